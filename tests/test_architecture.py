@@ -158,6 +158,13 @@ class TestArchitecture(unittest.TestCase):
                         self.assertFalse(name.split(".")[0] in IMPURE and not is_harmless)
                         self.assertFalse(name.startswith(("http.client", "http.server")))
 
+    def test_a_request_is_plain_functions_on_one_thread(self) -> None:
+        words = (
+            r"Lull|Steps\[|BLOCKING|EventLoop|event_loop|Workers|parked|without_lulls|WaitHandle|SingleWait|async def"
+        )
+        for module, path in modules().items():
+            self.assertIsNone(re.search(words, path.read_text(encoding="utf-8")), module)
+
     def test_only_storage_and_the_sessions_know_sqlite(self) -> None:
         """The doctor names SQLite's version."""
         users = {module for module, path in modules().items() if "sqlite3" in imports(path)}

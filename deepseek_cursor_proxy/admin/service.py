@@ -27,10 +27,8 @@ from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.errors import Overloaded, StartupError
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.server.acceptor import Acceptor
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage, encode_refusal
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
 from deepseek_cursor_proxy.server.connections import Connections
-from deepseek_cursor_proxy.server.event_loop import EventLoop
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ App = Callable[[HttpRequest], HttpReply]
 
 # A browser opens six for a page, and some pages may be open; Prometheus needs one.
 MOST_CONNECTIONS = 64
-_TOO_MANY_REPLY = encode_refusal(Overloaded("Too many connections to the dashboard at once.", retry_after=1))
+_TOO_MANY = "Too many connections to the dashboard at once."
 # Nothing is posted here.
 _MOST_BODY_BYTES = 64 * 1024
 # A dashboard in a sleeping laptop does not read.
@@ -99,7 +97,7 @@ class AdminService:
 
 
 class AdminServer:
-    """The listener, started and stopped by the main thread; it has an event loop and workers of its own."""
+    """The listener, started and stopped by the main thread; it has threads of its own."""
 
     def __init__(self, listener: socket.socket, config: ProxyConfig, load_app: Callable[[], App]) -> None:
         """`load_app` is called for every request; OSError means that no descriptors are left. Raises StartupError."""
@@ -109,10 +107,8 @@ class AdminServer:
         self.config = replace(config, max_request_body_bytes=_MOST_BODY_BYTES, write_timeout=_WRITE_SECONDS)
         self._load_app = load_app
         self._listener = listener
-        loop = EventLoop()
-        self._acceptor = Acceptor(loop, self._accept, _TOO_MANY_REPLY)
-        self._connections = Connections(loop, "admin-worker", self._acceptor.reject)
-        thread = start_thread(partial(self._acceptor.run, listener), "admin-accept")
+        self._connections = Connections("admin-client", Overloaded(_TOO_MANY, retry_after=1))
+        thread = start_thread(partial(self._connections.accept, listener, self._accept), "admin-accept")
         if thread is None:
             listener.close()
             self._connections.close()
@@ -128,7 +124,7 @@ class AdminServer:
 
     def close(self) -> None:
         """Accept no more, end all responses, and give the port back."""
-        self._acceptor.stop()
+        self._connections.stop_accepting()
         self._thread.join()
         self._listener.close()
         for stage in (StopStage.END_RESPONSES, StopStage.ABORT):
@@ -136,10 +132,8 @@ class AdminServer:
         self._connections.close()
 
     def _accept(self, sock: socket.socket, _: object) -> None:
-        if len(self._connections) < MOST_CONNECTIONS:
-            self._connections.add(ClientConnection(sock, self))
-        else:
-            self._acceptor.reject(sock)
+        serve = partial(self._connections.serve, ClientConnection(sock, self))
+        self._connections.start(sock, MOST_CONNECTIONS, serve, self)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -25,7 +25,6 @@ from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, Upst
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest, RequestReport
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import caller_digest
@@ -95,13 +94,13 @@ class GenerationEndpoint(Endpoint):
         self,
         request: HttpRequest,
         api: PassthroughApi | None,
-        create: Callable[[ClientRequest], HttpReply | Steps[HttpReply]],
+        create: Callable[[ClientRequest], HttpReply],
         model: str | None = None,
-    ) -> Steps[HttpReply]:
+    ) -> HttpReply:
         """Reply with `create`, or relay the request if its model has another upstream; `model` replaces the body's."""
         caller = self._services.access.admit(request)
         context = self.context(caller, request.peer)
-        raw = yield from request.read_body()
+        raw = request.read_body()
         body, memory = self._services.memory.decode(raw)
         context = context._replace(memory=memory)
         if model is not None:
@@ -110,8 +109,7 @@ class GenerationEndpoint(Endpoint):
         self._report.client = client_name(request, body)
         key = model_resolver.passthrough_key(body.get("model"), self._services.config) if api is not None else None
         if api is None or key is None:
-            reply = create(ClientRequest(request, caller, context, body, len(raw)))
-            return reply if isinstance(reply, HttpReply) else (yield from reply)
+            return create(ClientRequest(request, caller, context, body, len(raw)))
         self._services.access.check_spender(caller)
         if caller.named is not None:
             from deepseek_cursor_proxy.exchange import admission
@@ -123,9 +121,9 @@ class GenerationEndpoint(Endpoint):
         else:
             sent = raw if model is None else encode_json(body)
         passed = PassthroughRequest(api, key, body, sent, request.peer)
-        return (yield from passthrough.relay(passed, self._services, self._report))
+        return passthrough.relay(passed, self._services, self._report)
 
-    def open(self, request: ClientRequest, generation: GenerationRequest) -> Steps[OpenExchange]:
+    def open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         """Open the exchange; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
         access.check_call(request.caller)
@@ -149,7 +147,7 @@ class GenerationEndpoint(Endpoint):
                 access.record_unspent(request.caller)
                 raise
             request = request._replace(context=request.context._replace(spend_refusal=refusal))
-        return (yield from self._open(request, generation))
+        return self._open(request, generation)
 
     def admit(self, caller: Caller, request: ChatRequest) -> None:
         """Reserve what the request of a named key may use; raises a ProxyError. A job's request is admitted before."""
@@ -160,7 +158,7 @@ class GenerationEndpoint(Endpoint):
 
         self._report.admission = admission.admit_chat(caller.named, request, self._services)
 
-    def _open(self, request: ClientRequest, generation: GenerationRequest) -> Steps[OpenExchange]:
+    def _open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
         access = self._services.access
         exchange_type: type[Exchange | ChoicesExchange] = Exchange
         if generation.request.choices > 1:
@@ -169,7 +167,7 @@ class GenerationEndpoint(Endpoint):
 
             exchange_type = choices.ChoicesExchange
         try:
-            exchange = yield from exchange_type.open(request.context, generation, self._services)
+            exchange = exchange_type.open(request.context, generation, self._services)
         except UpstreamRefused as refusal:
             if refusal.status == 401:
                 access.record_refused(request.caller)
@@ -188,12 +186,12 @@ class GenerationEndpoint(Endpoint):
         form: thinking_blocks.Form | None = None,
         *,
         with_end_notices: bool = False,
-    ) -> Steps[HttpReply]:
+    ) -> HttpReply:
         """The answer to a client's request, streamed or plain as it wants; `form` and notices are as in `show`."""
         batches = show(exchange, chat, form, with_end_notices=with_end_notices)
         if chat.stream:
             return stream_reply(exchange, write_events(exchange, batches, writer))
-        return (yield from plain_reply(exchange, batches, writer, self._services.config.heartbeat_interval))
+        return plain_reply(exchange, batches, writer, self._services.config.heartbeat_interval)
 
 
 def show(

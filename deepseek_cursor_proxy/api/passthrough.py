@@ -20,7 +20,6 @@ from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.call_context import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.lull import Lull, Steps
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
 from deepseek_cursor_proxy.observers.events import End, PassedThrough, Result
 from deepseek_cursor_proxy.redaction import safe_text
@@ -64,7 +63,7 @@ def relay(
     services: Services,
     report: RequestReport,
     environment: Mapping[str, str] = os.environ,
-) -> Steps[HttpReply]:
+) -> HttpReply:
     """The reply of the upstream that the route names; raises ProxyError or ClientGone with nothing left open."""
     route = services.config.passthrough[request.key]
     setting = f'[passthrough."{request.key}"]'
@@ -81,8 +80,8 @@ def relay(
     # None for a request that wants no stream.
     stream_ends = request.api.stream if request.body.get("stream") is True else None
     try:
-        (slot,) = yield from services.upstream.call_limits.of(setting).acquire()
-        response = yield from services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
+        (slot,) = services.upstream.call_limits.of(setting).acquire(peer=request.peer)
+        response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
         # The key is the owner's: the client must not read it in the response.
         response.hide(credential)
         if stream_ends is not None and response.status == 200:
@@ -90,7 +89,7 @@ def relay(
             return HttpReply(200, _Stream(response, finish, stream_ends), headers)
         with closing(response):
             raise_for_redirect(response)
-            body = yield from response.read()
+            body = response.read()
         finish(End(Result.PASSED_THROUGH, response.status, str(response.status)))
         return HttpReply(response.status, body, _headers(response))
     except BaseException as error:
@@ -127,7 +126,7 @@ class _Stream:
         self._ends = ends
         self._is_done = False
 
-    def __iter__(self) -> Iterator[bytes | Lull]:
+    def __iter__(self) -> Iterator[bytes]:
         try:
             yield from self._lines()
             self._finish(_STREAMED)
@@ -146,13 +145,10 @@ class _Stream:
         self._finish(End.of(failure))
         return self._ends.failure_events(failure)
 
-    def _lines(self) -> Iterator[bytes | Lull]:
+    def _lines(self) -> Iterator[bytes]:
         rest = b""
         with closing(self._response.pieces()) as pieces:
             for piece in pieces:
-                if isinstance(piece, Lull):
-                    yield piece
-                    continue
                 data = rest + piece
                 end = data.rfind(b"\n") + 1 if len(data) < _MAX_LINE_BYTES else len(data)
                 rest = data[end:]

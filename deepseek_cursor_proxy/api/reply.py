@@ -18,12 +18,11 @@ from typing import Protocol
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, UpstreamFailed
-from deepseek_cursor_proxy.http1.lull import Lull, Steps
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply
 
 _log = logging.getLogger(__name__)
 
-Events = Generator[bytes | Lull, None, None]
+Events = Generator[bytes, None, None]
 
 
 class OpenExchange(Protocol):
@@ -74,16 +73,14 @@ def stream_reply(exchange: OpenExchange, events: Events) -> HttpReply:
 
 
 def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Events:
-    """A whole streamed answer, with the lulls in it."""
+    """A whole streamed answer."""
     if beginning := writer.begin():
         yield beginning
     try:
         with closing(batches):
             try:
                 for batch in batches:
-                    if isinstance(batch, Lull):
-                        yield batch
-                    elif written := writer.write(batch):
+                    if written := writer.write(batch):
                         yield written
             except Exception as error:
                 exchange.fail(error)
@@ -96,14 +93,12 @@ def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Ev
     yield last
 
 
-def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> Steps[HttpReply]:
+def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> HttpReply:
     """The reply: the whole value or, if that takes longer than `blank_seconds`, a body that begins with a blank."""
     blanks = _take_all(exchange, batches, writer, blank_seconds)
     body: bytes | Body
     try:
-        while isinstance(blank := next(blanks, None), Lull):
-            yield blank
-        if blank is not None:
+        if next(blanks, None) is not None:
             body = _AnswerBody(exchange, write_events(exchange, blanks, _BlankWriter(writer)))
         else:
             body = writer.end()
@@ -152,9 +147,6 @@ def _take_all(exchange: OpenExchange, batches: Batches, writer: Writer, blank_se
     due = monotonic() + blank_seconds
     try:
         for batch in batches:
-            if isinstance(batch, Lull):
-                yield batch
-                continue
             writer.write(batch)
             if monotonic() < due:
                 continue
@@ -180,7 +172,7 @@ class _AnswerBody:
     def is_finished(self) -> bool:
         return self._exchange.is_closed
 
-    def __iter__(self) -> Iterator[bytes | Lull]:
+    def __iter__(self) -> Iterator[bytes]:
         return self._events
 
     def close(self) -> None:

@@ -32,7 +32,6 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     WrongKey,
 )
-from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic import errors as anthropic
 from deepseek_cursor_proxy.redaction import safe_text
@@ -156,7 +155,7 @@ class App:
         self._services = services
         self._dashboard_url = dashboard_url
 
-    def __call__(self, request: HttpRequest) -> Steps[HttpReply]:
+    def __call__(self, request: HttpRequest) -> HttpReply:
         name, report, session = None, None, ""
         if (recorded := _RECORDED.fullmatch(request.path)) is not None:
             session, request = recorded[1], request._replace(path=recorded[2])
@@ -173,8 +172,7 @@ class App:
                 services = self._services()
                 endpoint_class, method = _load_endpoint(endpoint)
                 report = services.open_report(route.api, session)
-                made = method(endpoint_class(services, report), request, match.group)
-                reply = made if isinstance(made, HttpReply) else (yield from made)
+                reply = method(endpoint_class(services, report), request, match.group)
                 reply = _with_request_id(reply, route.api)
             else:
                 reply = endpoint(self._config, request, match.group)
@@ -251,7 +249,7 @@ def new_request_id() -> str:
 
 
 @cache
-def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply | Steps[HttpReply]]]:
+def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply]]:
     module, class_name, method = name.split(".")
     endpoint_class = getattr(import_module(f"{__package__}.endpoints.{module}"), class_name)
     return endpoint_class, getattr(endpoint_class, method)

@@ -23,7 +23,6 @@ from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
-from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.entries import DaySums
 from deepseek_cursor_proxy.storage.faults import Unusable
@@ -185,9 +184,9 @@ def print_balance(options: dict[str, Any]) -> int:
     try:
         with (
             closing(UpstreamClient(config)) as client,
-            closing(finish(client.send(destination, b"", key, None))) as response,
+            closing(client.send(destination, b"", key, None)) as response,
         ):
-            account = balance.read_account(as_object(decode_upstream_json(finish(response.read()))))
+            account = balance.read_account(as_object(decode_upstream_json(response.read())))
     except (ProxyError, ValueError) as error:
         print(f"deepseek-cursor-proxy: {safe_text(_failure(error, host).replace(key, '***'), 1000)}", file=sys.stderr)
         return 1

@@ -5,7 +5,7 @@
 
 These types know no wire format, no store and no socket. A whole JSON completion is one big Delta. Reasoning is
 three-valued everywhere: text, "" (the model has none), None (unknown). What arrived together travels together, as a
-Batch, so that it can also be written together. A stream of batches has a Lull in it wherever it would block.
+Batch, so that it can also be written together.
 
 Values that every request, or every message of it, creates are named tuples: these take a fifth of the time of frozen
 dataclasses, and are hashed and compared in C. No caller changes what their fields hold. `memo` has bounded results of
@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.conversation.memo import size_of
-from deepseek_cursor_proxy.http1.lull import Lull
 
 # The memory of a message or a call without its text: the tuple, its ids and names.
 _BYTES_PER_MESSAGE = 400
@@ -240,7 +239,7 @@ class Heartbeat:
 
 
 Batch = list[Delta | Heartbeat]
-Batches = Generator[Batch | Lull, None, None]
+Batches = Generator[Batch, None, None]
 
 
 class Reply:

@@ -15,7 +15,7 @@ The events of a stream are handed on in an order in which no delta waits for slo
     cheap before durable    a piece that completes an answer or a call is stored before it is handed on; its events
                             before the completing one are handed on without that wait
 
-A BLOCKING lull precedes slow work. A Heartbeat travels in a batch of its own.
+A Heartbeat travels in a batch of its own.
 """
 
 import time
@@ -36,7 +36,6 @@ from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationR
 from deepseek_cursor_proxy.exchange.response_cache import CacheLookup, ReplayedResponse, cache_key
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.targets import open_targets
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, Steps
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
@@ -50,7 +49,7 @@ from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
 
-UpstreamEvents = Generator[ParsedEvents | Lull, None, None]
+UpstreamEvents = Generator[ParsedEvents, None, None]
 
 
 class AttemptContext:
@@ -190,7 +189,7 @@ class Attempt:
 
     # The call …
 
-    def send(self) -> Steps[None]:
+    def send(self) -> None:
         """Have the upstream accept the request: one slot, one connection, the head of one response.
 
         With the response cache there may be an answer already.
@@ -208,13 +207,13 @@ class Attempt:
         if shared.cache is not None:
             self._use_cached(shared.cache.find(cache_key(shared.context.namespace, destination.url, body)))
         if not self.is_cached:
-            slot, credential, peer = (yield from self._acquire_slot()), shared.targets.credential, shared.context.peer
-            response = yield from services.upstream.send(destination, body, credential, peer, slot)
+            slot, credential, peer = self._acquire_slot(), shared.targets.credential, shared.context.peer
+            response = services.upstream.send(destination, body, credential, peer, slot)
             self.response = response
             if shared.targets.has_owner_key:
                 response.hide(credential)
             if self.request.stream:
-                yield from response.raise_unless_stream()
+                response.raise_unless_stream()
             self._record_acceptance(len(body))
             shared.targets.record_acceptance()
         if self._refusal is not None:
@@ -235,7 +234,7 @@ class Attempt:
         seconds, name = time.monotonic() - shared.started, "" if targets.is_only else self.upstream.name
         self._sent = Sent(shared.report.number, payload, size, seconds, len(targets.retries.reasons), name)
 
-    def _acquire_slot(self) -> Steps[Slot]:
+    def _acquire_slot(self) -> Slot:
         shared = self._shared
         slot, shared.slot = shared.slot, None
         limit = shared.services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
@@ -246,7 +245,7 @@ class Attempt:
                 slot.release()
                 slot = None
             if slot is None:
-                (slot,) = yield from limit.acquire()
+                (slot,) = limit.acquire(peer=shared.context.peer)
             return slot
         finally:
             shared.queue_seconds = (shared.queue_seconds or 0.0) + time.monotonic() - started
@@ -311,15 +310,15 @@ def read_stream(
 ) -> UpstreamEvents:
     """The events of a streamed response up to its [DONE] or the first problem.
 
-    `record_sent` runs before the first lull and after the first event, when there is nothing else to hand on.
+    `record_sent` runs while nothing has arrived yet, or after the first event was handed on.
     """
     has_begun = is_recorded = False
+    if not response.has_input:
+        record_sent()
     with closing(response.stream()) as pieces:
         for piece in pieces:
-            if not isinstance(piece, bytes):
-                if not has_begun:
-                    record_sent()
-                yield piece if isinstance(piece, Lull) else ParsedEvents([piece])
+            if isinstance(piece, Heartbeat):
+                yield ParsedEvents([piece])
                 continue
             for part in (piece,) if has_begun else _split_first_event(piece):
                 events = reader.read(part)
@@ -331,7 +330,6 @@ def read_stream(
                 if events.is_durable:
                     if events.early_count:
                         yield events.take_early()
-                    yield BLOCKING
                     record_sent()
                 yield events
                 if events.is_over:
@@ -341,7 +339,6 @@ def read_stream(
                     has_begun = events.is_progress
                     if has_begun or not is_recorded:
                         is_recorded = True
-                        yield BLOCKING
                         record_sent()
 
 
@@ -359,9 +356,7 @@ def _split_first_event(data: bytes) -> tuple[bytes, ...]:
 def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> UpstreamEvents:
     """The one batch of a response that is not streamed, after a Heartbeat for each of DeepSeek's keep-alives."""
     for piece in response.read_with_heartbeats():
-        if isinstance(piece, Lull):
-            yield piece
-        elif isinstance(piece, Heartbeat):
+        if isinstance(piece, Heartbeat):
             yield ParsedEvents([piece])
         else:
             yield ParsedEvents([*read_answer(decode_answer(piece))], is_durable=True)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.threads import start_thread
@@ -96,11 +95,11 @@ class Job:
         """All events, past and future, for a client that may leave; comments in a long silence keep tunnels open."""
         return JobEvents(self, peer, heartbeat_seconds)
 
-    def read_after(self, count: int, seconds: float) -> bytes | Lull | None:
-        """Wait for whole pieces after the first `count` bytes; a Lull if none came in time, None after the last."""
+    def read_after(self, count: int, seconds: float) -> bytes | None:
+        """Wait for whole pieces after the first `count` bytes; b"" if none came in time, None after the last."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._log) > count or self._has_ended, seconds)
-            return self._log.read(count) or (None if self._has_ended else BLOCKING)
+            return self._log.read(count) or (None if self._has_ended else b"")
 
     def interrupt(self) -> bool:
         """End whatever the work waits for. False if it had ended."""
@@ -133,7 +132,7 @@ class JobEvents:
             events = self._job.read_after(count, min(_CHECK_SECONDS, self._heartbeat_seconds))
             if events is None:
                 return
-            if isinstance(events, Lull):
+            if not events:
                 if self._peer is not None:
                     self._check_client(self._peer)
                 if not heartbeat_deadline.is_over:
@@ -265,7 +264,7 @@ class Jobs:
         for thread in threads:
             thread.join(max(0.0, deadline.left))
 
-    # Workers …
+    # By the threads of jobs …
 
     def _work(self) -> None:
         while (task := self._next_task()) is not None:

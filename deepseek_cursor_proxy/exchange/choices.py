@@ -22,10 +22,9 @@ from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationR
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.targets import first_limit
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Steps
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.net.wait import finish, wait_readable, without_lulls
+from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
 from deepseek_cursor_proxy.upstream.call_limit import Slot
@@ -77,7 +76,7 @@ class ChoicesExchange:
         self._threads: list[threading.Thread] = []
 
     @classmethod
-    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Steps[ChoicesExchange]":
+    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "ChoicesExchange":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         # Every choice sends a body, and holds it three times over.
         count, size, most = generation.request.choices, generation.body_bytes, services.config.max_request_body_bytes
@@ -87,7 +86,7 @@ class ChoicesExchange:
             )
         outcome = _Outcome(context.report)
         limit = first_limit(context, generation, services)
-        slots = yield from limit.acquire(count)
+        slots = limit.acquire(count, context.peer)
         outcome.queue_seconds = outcome.report.seconds
         try:
             exchange = cls(context.peer, outcome)
@@ -124,8 +123,6 @@ class ChoicesExchange:
         first: dict[str, Any] = {}
         unfinished = set(self._exchanges)
         try:
-            # This waits for other threads.
-            yield BLOCKING
             while unfinished:
                 choice, items = self._early_outputs.popleft() if self._early_outputs else self._next()
                 if items is _Signal.ENDED:
@@ -182,8 +179,9 @@ class ChoicesExchange:
         for choice, slot in enumerate(slots):
             report = self._outcome.report.copy_for(_ChoiceObserver(self._outcome, choice))
             own = context._replace(slot=slot, peer=self._shared_peer, report=report)
-            opening = Exchange.open(own, generation, services)
-            thread = start_thread(partial(self._run, choice, opening), f"choice-{choice}")
+            thread = start_thread(
+                partial(self._run, choice, partial(Exchange.open, own, generation, services)), f"choice-{choice}"
+            )
             if thread is None:
                 raise _overload_error()
             self._threads.append(thread)
@@ -206,11 +204,11 @@ class ChoicesExchange:
 
     # By the thread of a choice …
 
-    def _run(self, choice: int, opening: Steps[Exchange]) -> None:
+    def _run(self, choice: int, open_exchange: Callable[[], Exchange]) -> None:
         try:
-            exchange = self._exchanges[choice] = finish(opening, self._shared_peer)
+            exchange = self._exchanges[choice] = open_exchange()
             self._put(choice, _Signal.ACCEPTED)
-            with closing(without_lulls(exchange.deltas(), self._shared_peer)) as batches:
+            with closing(exchange.deltas()) as batches:
                 for batch in batches:
                     if not self._put(choice, batch):
                         return

@@ -28,7 +28,6 @@ from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Output
 from deepseek_cursor_proxy.exchange.plan import Plan
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, Steps
 from deepseek_cursor_proxy.observers.events import (
     CLIENT_LEFT,
     COMPLETED,
@@ -56,12 +55,12 @@ class Exchange:
     """One generation. Used by one thread at a time; must be closed."""
 
     @classmethod
-    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Steps[Exchange]":
+    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Exchange":
         """Prepare the request and send it; raises a ProxyError or ClientGone, and then nothing is left open."""
         exchange = cls(context, generation, services)
         try:
             exchange._targets.check_key()
-            yield from exchange._send()
+            exchange._send()
         except BaseException as error:
             exchange._fail(error)
             exchange.close()
@@ -92,13 +91,13 @@ class Exchange:
         self._is_joined = generation.is_joined
         report.emit(Received(report.number, request, generation.body, report.body_bytes, report.key, self.progress))
 
-    def _send(self) -> Steps[None]:
+    def _send(self) -> None:
         """Make calls until an upstream accepts one; the plan says what follows a failure, or raises the final error."""
         while True:
             try:
-                return (yield from self._attempt.send())
+                return self._attempt.send()
             except CALL_ERRORS as error:
-                self._attempt = yield from self._plan.after(self._attempt, error)
+                self._attempt = self._plan.after(self._attempt, error)
 
     def deltas(self) -> Batches:
         """The answer as it arrives, up to its finish_reason; otherwise raises the ProxyError.
@@ -117,16 +116,14 @@ class Exchange:
                     yield from self._read()
                     break
                 except _EmptyTurn:
-                    yield BLOCKING
                     self._discard_answer()
-                    yield from self._send()
+                    self._send()
                 except ProxyError as error:
-                    yield BLOCKING
                     # An error after the finish_reason does not matter: the client has the whole answer.
                     if self._reply.is_finished:
                         break
-                    self._attempt = yield from self._plan.after(self._attempt, error, self._output, in_answer=True)
-                    yield from self._send()
+                    self._attempt = self._plan.after(self._attempt, error, self._output, in_answer=True)
+                    self._send()
             self._end = COMPLETED
         except BaseException as error:
             self._fail(error)
@@ -140,9 +137,6 @@ class Exchange:
         is_empty = False
         with closing(self._attempt.read()) as steps:
             for events in steps:
-                if isinstance(events, Lull):
-                    yield events
-                    continue
                 self._add_up(events)
                 is_empty = is_empty or self._is_empty_turn()
                 if is_empty:
@@ -158,7 +152,6 @@ class Exchange:
         if self._request.stream and not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
         if cache is not None:
-            yield BLOCKING
             tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
             cache.store_answer(self._reply, tokens, self._cost(tokens, time.time()))
 

@@ -9,7 +9,6 @@ from deepseek_cursor_proxy.deepseek.error_messages import explain, name_upstream
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.attempt import Attempt, AttemptContext
 from deepseek_cursor_proxy.exchange.next_step import Next, Output, name_refusal
-from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.observers.events import Rerouted
 
 
@@ -26,7 +25,7 @@ class Plan:
 
     def after(
         self, attempt: Attempt, error: ProxyError, output: Output = Output.NOTHING, *, in_answer: bool = False
-    ) -> Steps[Attempt]:
+    ) -> Attempt:
         """Wait if needed, then return the next attempt; raises the final error if none follows.
 
         Also raises MissingReasoning if the setting `missing_reasoning_strategy` rejects transcripts. `in_answer`: the
@@ -42,7 +41,7 @@ class Plan:
         else:
             refuses_tools = attempt.is_refusal_of_tools(error)
         is_transcript = attempt.is_transcript
-        step = yield from targets.after(error, output, is_transcript=is_transcript, refuses_tools=refuses_tools)
+        step = targets.after(error, output, is_transcript=is_transcript, refuses_tools=refuses_tools)
         if step is Next.GIVE_UP:
             try:
                 raise self._final_error(attempt, error, output) from None

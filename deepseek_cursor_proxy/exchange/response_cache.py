@@ -20,7 +20,6 @@ from collections.abc import Generator, Iterator
 from deepseek_cursor_proxy.conversation import Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.json_codec import canonical_json, object_in
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.usage.prices import Cost
@@ -166,13 +165,14 @@ class ReplayReader(EventReader):
 class ReplayedResponse:
     """A recorded answer with the interface of an UpstreamResponse. Used by one thread."""
 
+    has_input = True
     # No connection was needed.
     connect_seconds: float | None = None
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
 
-    def stream(self) -> Generator[bytes | Heartbeat | Lull, None, None]:
+    def stream(self) -> Generator[bytes | Heartbeat, None, None]:
         yield from unpack(self._packed)
 
     # There are no deadlines, and nothing to close …

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamRefused
-from deepseek_cursor_proxy.http1.lull import SingleWait, Steps
-from deepseek_cursor_proxy.net.deadline import Deadline
 
 _TEMPORARY = frozenset({429, 500, 502, 503, 504})
 # Why a call was made again.
@@ -55,10 +53,10 @@ class Retries:
     def __init__(
         self,
         budget: float,
+        pause: Callable[[float], None],
         *,
         now: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
-        pause: Callable[[float], Steps[None]] = lambda seconds: SingleWait(Deadline.after(seconds)).steps(),
     ) -> None:
         self.reasons: list[str] = []
         self._now = now
@@ -76,8 +74,8 @@ class Retries:
         seconds = max(seconds, failure.retry_after)
         return Pause(seconds, failure.reason) if self._now() + seconds <= self._deadline else None
 
-    def wait(self, pause: Pause | None) -> Steps[None]:
+    def wait(self, pause: Pause | None) -> None:
         """Wait, then count the retry that follows."""
         assert pause is not None
-        yield from self._pause(pause.seconds)
+        self._pause(pause.seconds)
         self.reasons.append(pause.reason)

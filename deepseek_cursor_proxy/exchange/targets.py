@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.exchange.next_step import Cause, Next, Output, Situat
 from deepseek_cursor_proxy.exchange.retries import Retries, TemporaryFailure, temporary_failure
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import MODEL_SECONDS, Candidate, ChatRoute, RoutedChat
-from deepseek_cursor_proxy.http1.lull import Steps
+from deepseek_cursor_proxy.net.wait import pause
 from deepseek_cursor_proxy.observers.events import UpstreamChanged
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
@@ -62,7 +62,7 @@ class Targets:
         # Whether there is one upstream, that of the settings.
         self.is_only = chat is None
         self._route = services.upstreams.route(chat.digest) if chat is not None else None
-        self.retries = Retries(services.config.retry_budget)
+        self.retries = Retries(services.config.retry_budget, lambda seconds: pause(seconds, context.peer))
         usable = [candidate for candidate in candidates if candidate.upstream.has_keys]
         self._untried = usable
         # The upstreams that may succeed after a pause, each with its failure.
@@ -85,7 +85,7 @@ class Targets:
         *,
         is_transcript: bool = False,
         refuses_tools: bool = False,
-    ) -> Steps[Next]:
+    ) -> Next:
         """Take the step after a failure. Pause if needed; afterwards `current` is the upstream and key to use."""
         failure = temporary_failure(error)
         retry_pause = self.retries.pause_after(failure)
@@ -108,13 +108,13 @@ class Targets:
         self._has_tried_home |= situation.is_home
         step = next_step(error, situation)
         if step is Next.RETRY:
-            yield from self.retries.wait(retry_pause)
+            self.retries.wait(retry_pause)
         elif step not in (Next.TRANSCRIPT, Next.WITHOUT_TOOLS):
             if self.current.lease is not None:
                 self.current.lease.release()
             self._record_failure(error, situation.cause)
             if step is Next.NEW_ROUND:
-                yield from self.retries.wait(round_pause)
+                self.retries.wait(round_pause)
             self._move_on(step, waiting)
         return step
 

@@ -14,7 +14,6 @@ from http import HTTPStatus
 from typing import Generic, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.errors import ProtocolError
-from deepseek_cursor_proxy.http1.lull import Steps
 
 MAX_HEAD_BYTES = 65536
 MAX_FIELDS = 100
@@ -115,7 +114,7 @@ class HeadBuffer:
 
 Head = TypeVar("Head", RequestHead, ResponseHead)
 # The next bytes, b"" when the sender closed, None when they did not come in time.
-Receive = Callable[[], Steps[bytes | None]]
+Receive = Callable[[], bytes | None]
 
 
 class ReceivedHead(NamedTuple, Generic[Head]):
@@ -131,16 +130,16 @@ class IncompleteHead(ValueError):
         self.is_empty, self.is_late = is_empty, is_late
 
 
-def read_response_head(receive: Receive, first: bytes = b"") -> Steps[ReceivedHead[ResponseHead]]:
+def read_response_head(receive: Receive, first: bytes = b"") -> ReceivedHead[ResponseHead]:
     """The head that begins with the bytes `first`; ValueError, of which IncompleteHead is one."""
-    data = first or (yield from receive())
+    data = first or receive()
     if data and (whole := parse_whole_head(data, parse_response_head)) is not None:
         return whole
     buffer = HeadBuffer(bad_response)
     while data:
         if (raw := buffer.feed(data)) is not None:
             return ReceivedHead(parse_response_head(raw), buffer.take_rest())
-        data = yield from receive()
+        data = receive()
     raise IncompleteHead(is_empty=buffer.is_empty, is_late=data is None)
 
 

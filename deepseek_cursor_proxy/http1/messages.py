@@ -8,23 +8,19 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.http1.lull import Lull, Steps
 from deepseek_cursor_proxy.json_codec import encode_json
 
 Headers = tuple[tuple[str, str], ...]
 
 
 class Body(Protocol):
-    """A reply that is produced while it is sent; `close` ends it even if it was never iterated.
-
-    Before a body blocks for the first time it yields a Lull, so that the head goes out by then.
-    """
+    """A reply that is produced while it is sent; `close` ends it even if it was never iterated."""
 
     # Whether the items that are left, if any, come without waiting.
     @property
     def is_finished(self) -> bool: ...
 
-    def __iter__(self) -> Iterator[bytes | Lull]: ...
+    def __iter__(self) -> Iterator[bytes]: ...
 
     def close(self) -> None: ...
 
@@ -42,11 +38,6 @@ class Peer(Protocol):
     def has_left(self) -> bool: ...
 
 
-def _no_body() -> Steps[bytes]:
-    yield from ()
-    return b""
-
-
 # Named tuples, because these take a fraction of the time that a frozen dataclass does.
 
 
@@ -55,7 +46,7 @@ class HttpRequest(NamedTuple):
     path: str
     query: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
-    read_body: Callable[[], Steps[bytes]] = _no_body
+    read_body: Callable[[], bytes] = bytes
     peer: Peer | None = None
     # The socket's other end, which in a tunnel is this machine: good for counting, never for trusting.
     client_ip: str = ""

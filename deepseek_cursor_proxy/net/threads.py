@@ -1,7 +1,13 @@
-"""Threads where failing to start one must not fail an answer, and a task on a thread that ends when it is idle."""
+"""Threads where failing to start one must not fail an answer: for tasks, and for one task that is repeated."""
 
 import threading
+from collections import deque
 from collections.abc import Callable
+
+from deepseek_cursor_proxy.net.deadline import Deadline
+
+# How long a thread without a task waits for the next: starting a thread takes longer than a small request.
+_IDLE_SECONDS = 1.0
 
 
 def start_thread(target: Callable[[], None], name: str) -> threading.Thread | None:
@@ -12,6 +18,67 @@ def start_thread(target: Callable[[], None], name: str) -> threading.Thread | No
     except RuntimeError:
         return None
     return thread
+
+
+class ReusedThreads:
+    """Runs every task on a thread of its own, which then waits a moment for the next task. Any thread calls it.
+
+    The lock of `_ready` protects all fields; a thread that waits is notified of a task.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._ready = threading.Condition()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._idle = 0
+        self._threads: set[threading.Thread] = set()
+        self._is_closed = False
+
+    @property
+    def busy(self) -> int:
+        """The number of tasks that run."""
+        with self._ready:
+            return len(self._threads) - self._idle + len(self._tasks)
+
+    def start(self, task: Callable[[], None]) -> bool:
+        """Run the task now; False, and nothing is done, if the system allows no more threads."""
+        with self._ready:
+            if self._idle > len(self._tasks):
+                self._tasks.append(task)
+                self._ready.notify()
+                return True
+            thread = start_thread(lambda: self._run(task), self._name)
+            if thread is not None:
+                self._threads.add(thread)
+            return thread is not None
+
+    def close(self, seconds: float) -> None:
+        """End the threads; those with a task have that many seconds. No task is started from here on."""
+        with self._ready:
+            self._is_closed = True
+            self._ready.notify_all()
+            threads = list(self._threads)
+        deadline = Deadline.after(seconds)
+        for thread in threads:
+            thread.join(max(0.0, deadline.left))
+
+    def _run(self, task: Callable[[], None] | None) -> None:
+        try:
+            while task is not None:
+                task()
+                # A thread that waits holds nothing.
+                task = None
+                task = self._next()
+        finally:
+            with self._ready:
+                self._threads.discard(threading.current_thread())
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._ready:
+            self._idle += 1
+            self._ready.wait_for(lambda: self._tasks or self._is_closed, _IDLE_SECONDS)
+            self._idle -= 1
+            return self._tasks.popleft() if self._tasks else None
 
 
 class BackgroundTask:

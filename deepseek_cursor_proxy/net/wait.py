@@ -1,22 +1,17 @@
-"""Waits for a socket that watch the client meanwhile, and `finish`, which waits wherever Steps have a Lull.
+"""The waits for sockets: for DeepSeek, which watch the client meanwhile, and for a client that reads slowly.
 
 A thread that waits for DeepSeek also watches the client (the `peer`) that its call is for: when the client leaves, or
 the proxy ends its answer, the wait raises at once. Nothing here reads or writes.
 """
 
 import select
-import socket
 import sys
 import time
-from collections.abc import Generator
-from contextlib import closing
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol
 
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError
-from deepseek_cursor_proxy.http1.lull import HasFileno, Lull, Result, Steps
+from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.deadline import Deadline
 
 # How long a single wait lasts where nothing can interrupt it (Windows, where a `close_reason` wakes no wait), and how
 # long a client is not watched after an event that did not mean that it left.
@@ -27,7 +22,10 @@ _CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0x2000 if sys.platform == "linux" 
 _CAN_POLL = hasattr(select, "poll")
 
 
-Item = TypeVar("Item")
+class HasFileno(Protocol):
+    """A socket or a Wakeup."""
+
+    def fileno(self) -> int: ...
 
 
 class Readiness(Enum):
@@ -52,16 +50,11 @@ class ReadWaiter:
         """Whether there is something to read within that time; raises as `pause` does."""
         if self._poll is None:
             return wait_readable(self._sock, seconds, self.peer)
-        # A plain number: this is called for every chunk.
-        until = time.monotonic() + seconds
         ready = self._poll.poll(seconds * 1000 if seconds > 0 else 0)
         if len(ready) == 1 and ready[0][0] == self._fileno:
             return True
-        if ready:
-            return wait_readable(self._sock, until - time.monotonic(), self.peer)
-        # Nothing came in time, unless this process was stopped meanwhile.
-        allowed = Deadline(until).allow_for_stop(seconds) if seconds > 0 else until
-        return allowed > until and wait_readable(self._sock, allowed - time.monotonic(), self.peer)
+        # The client has left, or the event meant nothing.
+        return bool(ready) and wait_readable(self._sock, seconds, self.peer)
 
 
 def pause(seconds: float, peer: Peer | None) -> None:
@@ -84,45 +77,18 @@ def wait_either(sock: HasFileno, seconds: float, peer: Peer | None) -> Readiness
     return _wait(sock, seconds, peer, for_writing=True)
 
 
-def finish(steps: Steps[Result], peer: Peer | None = None) -> Result:
-    """The result of the steps; this thread waits in their lulls."""
-    while True:
-        try:
-            lull = next(steps)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        _wait_for(lull, peer)
-
-
-def without_lulls(items: Generator[Item | Lull, None, None], peer: Peer | None = None) -> Generator[Item, None, None]:
-    """The items of a stream; this thread waits in its lulls."""
-    with closing(items):
-        for item in items:
-            if isinstance(item, Lull):
-                _wait_for(item, peer)
-            else:
-                yield item
-
-
-def _wait_for(lull: Lull, peer: Peer | None) -> None:
-    """Wait as a Lull says; if the peer leaves or the proxy ends its answer, what waits raises that."""
-    if (handle := lull.handle) is not None:
-        seconds = handle.until - time.monotonic()
-        wait = wait_writable if lull.for_writing else wait_readable
-        try:
-            pause(seconds, peer) if handle.source is None else wait(handle.source, seconds, peer)
-        except (ClientGone, ProxyError) as error:
-            handle.interrupt(error)
-
-
-def can_write(sock: socket.socket, seconds: float) -> bool:
-    """Whether the socket can be written to within that time, whatever there is to read from it."""
+def wait_until_client_reads(client: Peer, seconds: float) -> bool:
+    """Whether the client takes more bytes within that time; raises ClientGone when it leaves."""
     if not _CAN_POLL:
-        return bool(select.select([], [sock], [], max(0.0, seconds))[1])
+        return bool(select.select([], [client.fileno()], [], max(0.0, seconds))[1])
+    # When the proxy ends the answer it closes its own side for reading, which looks as if the client had left.
+    leaves = 0 if client.close_reason is not None else _CLIENT_LEAVES
     poll = select.poll()
-    poll.register(sock, select.POLLOUT)
-    return bool(poll.poll(max(0.0, seconds) * 1000))
+    poll.register(client.fileno(), select.POLLOUT | leaves)
+    ready = poll.poll(max(0.0, seconds) * 1000)
+    if ready and ready[0][1] & leaves and client.close_reason is None:
+        raise ClientGone
+    return bool(ready)
 
 
 def has_left(peer: Peer) -> bool:
@@ -136,11 +102,12 @@ def has_left(peer: Peer) -> bool:
 def _wait(sock: HasFileno | None, seconds: float, peer: Peer | None, *, for_writing: bool = False) -> Readiness:
     """Look at the peer before the socket: a busy DeepSeek must not hide that a client left.
 
-    Look at the socket once more after the time is over: a process that was stopped finds there what has arrived.
+    The socket is looked at once more after the time is over: what has arrived is read, however late.
     """
-    deadline, left = Deadline.after(seconds), seconds
+    until = time.monotonic() + seconds
     watched = peer
     while True:
+        left = until - time.monotonic()
         can_be_interrupted = _CAN_POLL and watched is peer
         ready = _select_once(sock, for_writing, left if can_be_interrupted else min(left, _RECHECK_SECONDS), watched)
         if peer is not None and (ready.peer or peer.close_reason is not None):
@@ -149,8 +116,6 @@ def _wait(sock: HasFileno | None, seconds: float, peer: Peer | None, *, for_writ
         watched = None if ready.peer else peer
         if ready.sock is not Readiness.NONE or left <= 0:
             return ready.sock
-        deadline = deadline.allow_for_stop(seconds)
-        left = deadline.left
 
 
 class _Ready(NamedTuple):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.thinking_blocks import BlockWriter, Form
 
@@ -31,9 +30,6 @@ def show_reasoning(
 
     try:
         for batch in batches:
-            if isinstance(batch, Lull):
-                yield batch
-                continue
             shown: Batch = []
             for item in batch:
                 if isinstance(item, Heartbeat) or (item.chunk is not None and not item.chunk.get("choices")):

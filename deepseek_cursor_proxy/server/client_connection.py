@@ -1,21 +1,21 @@
 """One client connection: reads requests strictly, calls the app, writes its replies, until one side ends it.
 
-It is a generator that yields wherever it would have to wait for its client or for DeepSeek, and so is the app;
-`connections` waits, and resumes it.
-
-A client that closes, even half of its connection, counts as gone, as it does for nginx: what runs for it stops. That
-is seen wherever the proxy waits (`net/wait`, `connections`) and raised as ClientGone; closing the body (`api/reply`)
-closes the exchange, which closes the upstream response and thereby its connection.
+`serve` is the loop, on the thread of the connection. A client that closes, even half of its connection, counts as gone,
+as it does for nginx: what runs for it stops. That is seen wherever the thread waits (`net/wait`) and raised as
+ClientGone; closing the body (`api/reply`) closes the exchange, which closes the upstream response and thereby its
+connection.
 When the proxy stops, connections without a request end at once and the others after their response; a response that
 takes too long for that ends where it is, with an error for the client.
 """
 
 import contextlib
 import logging
+import os
 import socket
+import threading
 import time
-from collections.abc import Callable, Generator
-from enum import Enum, IntEnum
+from collections.abc import Callable
+from enum import IntEnum
 from typing import Protocol
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -28,17 +28,13 @@ from deepseek_cursor_proxy.errors import (
     RequestTimeout,
 )
 from deepseek_cursor_proxy.http1 import bodies, heads
-from deepseek_cursor_proxy.http1.lull import BLOCKING, HasFileno, Lull, SingleWait, Steps, WaitHandle
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest
-from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wait import ReadWaiter, can_write
+from deepseek_cursor_proxy.net.wait import ReadWaiter, wait_until_client_reads
 from deepseek_cursor_proxy.server.request_body import RequestBody
 
 _log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 65536
-# What is kept of requests that a client sends before it has the answer to the one before.
-_MOST_EARLY_BYTES = 32 * 1024
 # What the system buffers for a client that reads slowly. By default Linux grows it to 4 MB, all of which is generated
 # and paid for before we notice that the client does not read.
 _SEND_BUFFER_BYTES = 128 * 1024
@@ -46,15 +42,15 @@ _SEND_BUFFER_BYTES = 128 * 1024
 # still sends gets more time than a silent one.
 _LINGER_SECONDS = 10.0
 _LINGER_SILENCE_SECONDS = 2.0
-# A stream that never pauses is left to a worker after so many pieces, so that it does not keep the others waiting.
-_MOST_PIECES = 8
+# How long an idle connection waits at a time: on Windows nothing else ends a wait when the proxy stops.
+_LOOK_SECONDS = 0.5 if os.name == "nt" else 3600.0
 
 
 class ServerContext(Protocol):
     """The server of a connection. `app` and `config` are read for every request: they may change between two."""
 
     @property
-    def app(self) -> Callable[[HttpRequest], HttpReply | Steps[HttpReply]]: ...
+    def app(self) -> Callable[[HttpRequest], HttpReply]: ...
 
     @property
     def config(self) -> ProxyConfig: ...
@@ -71,22 +67,8 @@ class StopStage(IntEnum):
     ABORT = 3
 
 
-class Wait(Enum):
-    """What a connection waits for, until its `deadline`."""
-
-    # The client sends something, or closes.
-    READABLE = "readable"
-    # The client reads.
-    WRITABLE = "writable"
-
-
-# Why a connection does not go on. A Lull with a handle: the app waits for that. BLOCKING: a worker goes on at once.
-Pause = Wait | Lull
-Pauses = Generator[Pause, None, None]
-
-
 class ClientConnection:
-    """Used by one thread at a time: a worker, or the event loop's, which also calls `stop` at any moment."""
+    """Used by its thread; `stop` is called by any. The lock protects `_stage` and `_reads_head`."""
 
     def __init__(self, sock: socket.socket, server: ServerContext) -> None:
         # With a timeout, Python would look at the socket and at the clock before every call.
@@ -99,73 +81,18 @@ class ClientConnection:
         self._rest = b""
         # Whether the request that is read begins as HEAD does: no reply to it has a body, a refusal included.
         self._is_head = False
+        self._lock = threading.Lock()
         self._stage = StopStage.SERVING
+        self._reads_head = False
         self._is_ending = False
-        # Whether a wait for the client has to end.
-        self._is_interrupted = False
-        # The end of a wait for the client; see Wait.
-        self.deadline = Deadline(0.0)
-        # What the app last waited for.
-        self._source: HasFileno | None = None
-        self._source_waiter = self._waiter
-        self._steps = self._serve()
-        self.pause: Pause | None = BLOCKING
-
-    # By `connections`, which waits for it …
-
-    def resume(self) -> Pause | None:
-        """Run until the next wait, and return it, also as `pause`; None when the connection has ended."""
-        self.pause = next(self._steps, None)
-        return self.pause
-
-    @property
-    def handle(self) -> WaitHandle | None:
-        """What the app or its stream waits for."""
-        return self.pause.handle if isinstance(self.pause, Lull) else None
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until the connection can go on; False if the time is over first."""
-        handle, pause = self.handle, self.pause
-        if handle is None or not isinstance(pause, Lull):
-            return can_write(self.sock, seconds) if pause is Wait.WRITABLE else self._waiter.wait(seconds)
-        if (source := handle.source) is None or pause.for_writing:
-            return False
-        if source is not self._source:
-            self._source = source
-            self._source_waiter = self._waiter if source is self else ReadWaiter(source, self)
-        try:
-            return self._source_waiter.wait(min(seconds, handle.until - time.monotonic()))
-        except (ClientGone, ProxyError) as error:
-            self.interrupt(error)
-            return True
-
-    def interrupt(self, error: Exception | None = None) -> None:
-        """End the wait with this error, or because the client left or the proxy stops.
-
-        The app or its stream raises the error itself, because it has to store its unfinished turn.
-        """
-        if (handle := self.handle) is not None:
-            handle.interrupt(error or self.close_reason or ClientGone())
-        else:
-            self._is_interrupted = True
-
-    @property
-    def can_receive(self) -> bool:
-        """Whether `receive_early` may be called."""
-        return self._stage < StopStage.END_RESPONSES and len(self._rest) < _MOST_EARLY_BYTES
-
-    def receive_early(self) -> bool:
-        """Keep what a client sends before it has its answer; False if the client has left."""
-        data = self._receive_now()
-        self._rest += data or b""
-        return data != b""
 
     def stop(self, stage: StopStage) -> None:
-        self._stage = stage
-        self._is_ending = self._is_ending or stage is StopStage.END_RESPONSES
-        if stage >= StopStage.END_RESPONSES:
-            # Wakes a worker that waits for the client or for DeepSeek: to this worker, the client has left.
-            self._shut(socket.SHUT_RDWR if stage is StopStage.ABORT else socket.SHUT_RD)
+        with self._lock:
+            self._stage = stage
+            self._is_ending = self._is_ending or stage is StopStage.END_RESPONSES
+            if stage >= StopStage.END_RESPONSES or (stage and self._reads_head):
+                # Wakes the thread, which waits for the client or for DeepSeek: to it, the client has left.
+                self._shut(socket.SHUT_RDWR if stage is StopStage.ABORT else socket.SHUT_RD)
 
     def close(self) -> None:
         self._shut(socket.SHUT_WR)
@@ -194,58 +121,56 @@ class ClientConnection:
 
     # All requests …
 
-    def _serve(self) -> Pauses:
-        """Answer requests until the connection ends."""
+    def serve(self, refusal: ProxyError | None = None) -> None:
+        """Answer requests until the connection ends, or send the refusal that ends it."""
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             try:
-                while (yield from self._serve_one()):
+                if refusal is not None:
+                    raise refusal
+                while self._serve_one():
                     pass
             except ProxyError as error:
-                yield from self._refuse(error)
+                self._refuse(error)
         except (OSError, ClientGone):
             pass
         except Exception as error:
             details = _log.isEnabledFor(logging.DEBUG)
             _log.error("unexpected %s on a connection", type(error).__name__, exc_info=details)
 
-    def _refuse(self, error: ProxyError) -> Pauses:
-        """Send what is wrong and end the connection, leaving the client the time to read it."""
-        yield from self._send(encode_refusal(error, with_body=not self._is_head))
-        yield from self._linger()
+    def _refuse(self, error: ProxyError) -> None:
+        """Send what is wrong, leaving the client the time to read it; the connection ends after it."""
+        self._send(encode_refusal(error, with_body=not self._is_head))
+        self._linger()
 
     # One request …
 
-    def _serve_one(self) -> Generator[Pause, None, bool]:
+    def _serve_one(self) -> bool:
         """Serve the next request; False if the connection ends after it."""
-        head = yield from self._read_head()
+        head = self._read_head()
         if head is None:
             return False
         body = RequestBody(self, head, self._server.config)
         path, query = heads.split_target(head.target)
         authority = heads.target_authority(head.target)
         request = HttpRequest(head.method, path, query, head.headers, body.read, self, self._address, authority)
-        reply = yield from self._call_app(request)
+        reply = self._call_app(request)
         is_persistent = heads.keeps_alive(head.version, head.headers) and body.is_read and not self._stage
         if isinstance(reply.body, bytes):
-            data = _encode_reply(reply, reply.body, is_persistent=is_persistent, with_body=not self._is_head)
-            yield from self._send(data)
+            self._send(_encode_reply(reply, reply.body, is_persistent=is_persistent, with_body=not self._is_head))
         else:
             # HTTP/1.0 has no chunks: there the end of the connection is the end of the body.
             is_chunked = head.version >= (1, 1)
             is_persistent = is_persistent and is_chunked
-            yield from self._stream(reply, reply.body, is_persistent=is_persistent, is_chunked=is_chunked)
-        # An idle connection holds nothing of its last answer.
-        self._source, self._source_waiter = None, self._waiter
+            self._stream(reply, reply.body, is_persistent=is_persistent, is_chunked=is_chunked)
         if not body.is_read:
-            yield from self._linger()
+            self._linger()
         return is_persistent
 
-    def _call_app(self, request: HttpRequest) -> Steps[HttpReply]:
+    def _call_app(self, request: HttpRequest) -> HttpReply:
         try:
-            reply = self._server.app(request)
-            return reply if isinstance(reply, HttpReply) else (yield from reply)
+            return self._server.app(request)
         except (ProxyError, ClientGone):
             raise
         except Exception as error:
@@ -256,43 +181,39 @@ class ClientConnection:
 
     # Reading …
 
-    def _read_head(self) -> Generator[Pause, None, heads.RequestHead | None]:
+    def _read_head(self) -> heads.RequestHead | None:
         """The next request's head; None when the client is done, or idle for too long, or the proxy stops."""
-        config = self._server.config
-        data, self._rest = self._rest, b""
-        if data:
-            self._is_head = _begins_as_head(data)
-            if self._stage:
-                # The client sent it in advance, after our reply kept the connection open.
-                raise ProxyStopping
-            # The loop may have sent the end of the response before.
-            yield BLOCKING
-        else:
-            data = (yield from self._receive(Deadline.after(config.idle_timeout), config.idle_timeout)) or b""
-            if not data:
-                return None
-            self._is_head = _begins_as_head(data)
+        with self._lock:
+            self._reads_head = True
+            # When the proxy stops, what has arrived is refused in words.
+            seconds = 0.0 if self._stage else self._server.config.idle_timeout
+        data = self.take_rest() or self.receive(time.monotonic() + seconds)
+        if not data:
+            return None
+        self._is_head = _begins_as_head(data)
         received = heads.parse_whole_head(data, heads.parse_request_head)
         if received is None:
-            received = yield from self._read_long_head(data, config.header_timeout)
+            received = self._read_long_head(data)
         if received is None:
             return None
         head, self._rest = received
         self._is_head = head.method == "HEAD"
+        with self._lock:
+            self._reads_head = False
+            if self._stage:
+                # It came at the moment of the stop, or in advance, after our reply kept the connection open.
+                raise ProxyStopping
         return head
 
-    def _read_long_head(
-        self, data: bytes | None, timeout: float
-    ) -> Generator[Pause, None, heads.ReceivedHead[heads.RequestHead] | None]:
+    def _read_long_head(self, data: bytes | None) -> heads.ReceivedHead[heads.RequestHead] | None:
         """A head that did not arrive at once, or is to be refused; None when nothing but blank lines came."""
         buffer = heads.HeadBuffer()
         # After its first bytes the whole head has one deadline: a byte now and then does not extend it.
-        deadline = Deadline.after(timeout)
+        until = time.monotonic() + self._server.config.header_timeout
         while data:
             if (raw := buffer.feed(data)) is not None:
                 return heads.ReceivedHead(heads.parse_request_head(raw), buffer.take_rest())
-            data = yield from self._receive(deadline, timeout)
-            deadline = self.deadline
+            data = self.receive(until)
         if buffer.is_empty:
             return None
         if self._stage:
@@ -301,40 +222,20 @@ class ClientConnection:
             raise RequestTimeout("The request did not arrive in time.")
         raise ProtocolError("The request ends in the middle of its head.")
 
-    def _receive(self, deadline: Deadline, timeout: float) -> Generator[Pause, None, bytes | None]:
-        """What arrives, b"" when the client closed or the proxy stops, None when the deadline came first."""
-        self.deadline = deadline
+    def receive(self, until: float) -> bytes | None:
+        """What arrives, b"" when the client closed or the proxy stops, None when the moment `until` came first."""
         while True:
-            yield Wait.READABLE
-            # Once more after the deadline, and when the proxy stops: something may have arrived by then.
-            data = self._receive_now()
-            if data is not None:
-                return data
-            if self._is_interrupted or self._stage:
+            left = until - time.monotonic()
+            if self._waiter.wait(min(left, _LOOK_SECONDS)):
+                try:
+                    return self.sock.recv(_RECEIVE_BYTES)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    return b""
+            elif self._stage and self._reads_head:
                 return b""
-            self.deadline = self.deadline.allow_for_stop(timeout)
-            if self.deadline.is_over:
-                return None
-
-    def _receive_now(self) -> bytes | None:
-        """What has arrived, b"" when the client closed, None when there is nothing."""
-        try:
-            return self.sock.recv(_RECEIVE_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
-
-    def receive(self, deadline: Deadline) -> Steps[bytes | None]:
-        """As `_receive`, for a body: the app waits, and a stop lets it go on."""
-        wait, seconds = SingleWait(deadline, self), deadline.left
-        while True:
-            yield Lull(wait, then_blocks=False)
-            wait.raise_interruption()
-            if (data := self._receive_now()) is not None:
-                return data
-            wait.until = deadline = deadline.allow_for_stop(seconds)
-            if deadline.is_over:
+            elif left <= 0:
                 return None
 
     def take_rest(self) -> bytes:
@@ -348,89 +249,55 @@ class ClientConnection:
 
     def send(self, data: bytes) -> None:
         """Send a few bytes before the reply; ClientGone if they do not fit, because the client does not read."""
-        if self.send_now(data) < len(data):
+        if self._send_now(data) < len(data):
             raise ClientGone
 
-    def send_now(self, data: bytes | memoryview) -> int:
+    def _send_now(self, data: bytes | memoryview) -> int:
         """Send what can be sent without waiting; returns the number of bytes."""
         try:
             return self.sock.send(data)
         except BlockingIOError:
             return 0
 
-    def _send(self, data: bytes) -> Pauses:
-        """Send everything. If the client does not read: ClientGone once it has closed, else TimeoutError."""
-        if (sent := self.send_now(data)) < len(data):
-            yield from self._send_rest(data, sent)
-
-    def _send_rest(self, data: bytes, sent: int) -> Pauses:
+    def _send(self, data: bytes) -> None:
+        """Send everything; TimeoutError if the client does not read, ClientGone once it has closed."""
+        if (sent := self._send_now(data)) == len(data):
+            return
         view = memoryview(data)[sent:]
-        timeout = self._server.config.write_timeout
-        self.deadline = Deadline.after(timeout)
         while view:
-            yield Wait.WRITABLE
-            if sent := self.send_now(view):
-                view, self.deadline = view[sent:], Deadline.after(timeout)
-            elif self._is_interrupted:
-                raise ClientGone
-            else:
-                self.deadline = self.deadline.allow_for_stop(timeout)
-                if self.deadline.is_over:
-                    raise TimeoutError
+            if not wait_until_client_reads(self, self._server.config.write_timeout):
+                raise TimeoutError
+            view = view[self._send_now(view) :]
 
-    def _stream(self, reply: HttpReply, body: Body, *, is_persistent: bool, is_chunked: bool) -> Pauses:
+    def _stream(self, reply: HttpReply, body: Body, *, is_persistent: bool, is_chunked: bool) -> None:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
-            head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(is_persistent))
-            if self._is_head:
-                # The head alone, as it is for GET (RFC 9112, 6.1); nothing of the body is computed.
-                yield from self._send(head)
-            else:
-                yield from self._send_pieces(body, head, is_chunked=is_chunked)
-            if not body.is_finished:
-                # Closing it may block.
-                yield BLOCKING
-        except Exception:
-            yield BLOCKING
-            raise
+            self._send(heads.reply_head(reply.status, reply.headers + coding + _connection_header(is_persistent)))
+            if not self._is_head:
+                # For HEAD the head alone, as it is for GET (RFC 9112, 6.1); nothing of the body is computed.
+                self._send_pieces(body, is_chunked=is_chunked)
         finally:
             body.close()
 
-    def _send_pieces(self, body: Body, head: bytes, *, is_chunked: bool) -> Pauses:
-        """Send every piece as one write, the head with the first and the end with the last."""
+    def _send_pieces(self, body: Body, *, is_chunked: bool) -> None:
+        """Send every piece as one write, the end with the last."""
         frame: Callable[[bytes], bytes] = bodies.chunk if is_chunked else bytes
+        end = bodies.LAST_CHUNK if is_chunked else b""
         pieces = iter(body)
-        unsent, count = head, 0
         for piece in pieces:
-            if isinstance(piece, Lull):
-                if unsent:
-                    yield from self._send(unsent)
-                    unsent = b""
-                count = 0
-                yield piece
-            elif body.is_finished:
-                rest = [each for each in pieces if not isinstance(each, Lull)]
-                unsent += frame(b"".join([piece, *rest]))
+            if body.is_finished:
+                end = frame(b"".join([piece, *pieces])) + end
             else:
-                data = unsent + frame(piece) if unsent else frame(piece)
-                unsent = b""
-                if (sent := self.send_now(data)) < len(data):
-                    yield from self._send_rest(data, sent)
-                count += 1
-                if count % _MOST_PIECES == 0:
-                    yield BLOCKING
-        unsent += bodies.LAST_CHUNK if is_chunked else b""
-        if unsent:
-            yield from self._send(unsent)
+                self._send(frame(piece))
+        if end:
+            self._send(end)
 
-    def _linger(self) -> Pauses:
+    def _linger(self) -> None:
         """Discard what the client still sends, until it has read our reply; an early close would lose the reply."""
         self._shut(socket.SHUT_WR)
-        deadline = Deadline.after(_LINGER_SECONDS)
-        while not deadline.is_over:
-            silence = min(deadline, Deadline.after(_LINGER_SILENCE_SECONDS))
-            if not (yield from self._receive(silence, _LINGER_SILENCE_SECONDS)):
-                return
+        until = time.monotonic() + _LINGER_SECONDS
+        while self.receive(min(until, time.monotonic() + _LINGER_SILENCE_SECONDS)):
+            pass
 
 
 def encode_refusal(error: ProxyError, *, with_body: bool = True) -> bytes:

@@ -1,233 +1,142 @@
-"""The open client connections: each is run by a worker or waits in the event loop, and all are stopped in stages.
+"""The clients of one listener: accepted in a loop, each served on a thread of its own, all stopped in stages.
 
-A connection that is idle, whose request waits, or whose client does not read, is *parked*: the loop waits for it, and
-no thread does. A worker runs it when there is something to do. Only a stream or a body that goes on without blocking is
-resumed by the loop itself, because handing a chunk to another thread takes longer than sending it. While few workers
-are busy, one waits a moment for its connection before it parks it: the next request of a busy client comes by then.
+A client beyond the limit gets a refusal, and the time to read it. When no descriptors are left, clients wait in the
+system's queue.
 """
 
+import errno
+import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import partial
+from typing import Any
 
-from deepseek_cursor_proxy.errors import Overloaded
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, WaitHandle
-from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, Pause, StopStage, Wait
-from deepseek_cursor_proxy.server.event_loop import READ, WRITE, EventLoop
-from deepseek_cursor_proxy.server.workers import Workers
+from deepseek_cursor_proxy.errors import ClientGone, Overloaded
+from deepseek_cursor_proxy.net.threads import ReusedThreads
+from deepseek_cursor_proxy.net.wait import ReadWaiter, pause
+from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, ServerContext, StopStage, encode_refusal
 
-# How long a worker waits for a connection itself, while few are busy, …
-_LINGER_SECONDS = 0.01
-# … if the next step is a worker's in any case; to park the connection and to hand it back take 5 % of a small request.
-_LONG_LINGER_SECONDS = 1.0
-# … and that also while many are busy: a worker could run few requests in that time.
-_SHORT_LINGER_SECONDS = 0.002
-# The stage that ends a wait for the client; a wait of the app or of its stream ends with END_RESPONSES.
-_ENDED_BY = {Wait.READABLE: StopStage.FINISH_RESPONSES, Wait.WRITABLE: StopStage.ABORT}
+_log = logging.getLogger(__name__)
+
+_FOR_EVER_SECONDS = 86400.0
+# How many clients beyond the limit have a thread that waits until they have read the refusal.
+_MOST_REFUSED = 128
+# How long no client is accepted when that fails, as it does without descriptors.
+_PAUSE_SECONDS = 0.05
+_SECONDS_BETWEEN_WARNINGS = 30.0
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# An aborted connection ends within moments.
+_CLOSE_SECONDS = 1.0
 
 
 class Connections:
-    """Called by the loop's thread; `_run` and `_forget` also by workers, `len` and `wait_until_empty` by any thread."""
+    """One thread accepts, those of the connections serve, any thread stops them.
 
-    def __init__(self, loop: EventLoop, name: str, reject: Callable[[socket.socket], None]) -> None:
-        """`reject` gets a client whose request no thread is left for."""
-        self._loop = loop
-        self._workers = Workers(self._run, self._refuse, name)
-        loop.add_timed(self._workers)
-        self._reject = reject
-        # Protects `_open`; notified when a connection ends.
+    `_changed` protects all fields, and is notified when a connection ends and when `accept` is over.
+    """
+
+    def __init__(self, name: str, too_many: Overloaded) -> None:
+        """`too_many` is what a client beyond the limit reads. Raises OSError when no descriptors are left."""
+        self._threads = ReusedThreads(name)
+        self._too_many = too_many
+        # Set, it ends `accept`.
+        self._end = Wakeup()
         self._changed = threading.Condition()
+        self._is_accepting = False
         self._open: set[ClientConnection] = set()
-        self.parked: set[_ParkedConnection] = set()
         self._stage = StopStage.SERVING
+        self._warned_at = float("-inf")
 
     def __len__(self) -> int:
-        return len(self._open)
+        return self._threads.busy
 
-    def wait_until_empty(self, seconds: float) -> None:
+    # Accepting …
+
+    def accept(self, listener: socket.socket, on_accept: Callable[[socket.socket, Any], object]) -> None:
+        """Accept clients until `stop_accepting`; whatever happens to one, the next is accepted."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._open, seconds)
+            if self._end.has_left():
+                # Stopped before it started; the listener may be closed by now.
+                return
+            self._is_accepting = True
+        try:
+            listener.setblocking(False)
+            waiter = ReadWaiter(listener, self._end)
+            with suppress(ClientGone):
+                while True:
+                    if waiter.wait(_FOR_EVER_SECONDS):
+                        self._accept_one(listener, on_accept)
+        finally:
+            with self._changed:
+                self._is_accepting = False
+                self._changed.notify_all()
 
-    def add(self, connection: ClientConnection) -> None:
-        """Serve a client that was accepted."""
+    def stop_accepting(self) -> None:
+        """Returns when no client is accepted any more; before `accept`, none will be."""
+        with self._changed:
+            self._end.set()
+            self._changed.wait_for(lambda: not self._is_accepting)
+
+    def _accept_one(self, listener: socket.socket, on_accept: Callable[[socket.socket, Any], object]) -> None:
+        try:
+            sock, address = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            # That client has left already.
+            return
+        except OSError as error:
+            if error.errno in _EXHAUSTED and time.monotonic() - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:
+                self._warned_at = time.monotonic()
+                _log.warning("no client can be accepted (%s); raise the limit of open files", error.strerror)
+            pause(_PAUSE_SECONDS, self._end)
+            return
+        try:
+            on_accept(sock, address)
+        except Exception as error:
+            # A bug costs one client, not all that come after it.
+            _log.error("unexpected %s while letting a client in", type(error).__name__)
+            sock.close()
+
+    # Serving …
+
+    def start(self, sock: socket.socket, most: int, serve: Callable[[], None], server: ServerContext) -> None:
+        """Have a thread call `serve` for a client that was accepted, or refuse the client if there are so many."""
+        count = len(self)
+        if count < most:
+            has_thread = self._threads.start(serve)
+        else:
+            refuse = partial(self.serve, ClientConnection(sock, server), self._too_many)
+            has_thread = count < most + _MOST_REFUSED and self._threads.start(refuse)
+        if not has_thread:
+            with closing(sock), suppress(OSError):
+                sock.send(encode_refusal(self._too_many))
+
+    def serve(self, connection: ClientConnection, refusal: Overloaded | None = None) -> None:
+        """Serve the connection until it ends; on its thread."""
         with self._changed:
             self._open.add(connection)
-        connection.resume()
-        self.go_on(connection)
-
-    def go_on(self, connection: ClientConnection) -> None:
-        """Park the connection, leave it to a worker or end it, as its `pause` says."""
-        pause = connection.pause
-        if pause is None:
-            self._forget(connection)
-        elif pause is BLOCKING:
-            self.leave_to_worker(connection)
-        elif self._stage >= (_ENDED_BY[pause] if isinstance(pause, Wait) else StopStage.END_RESPONSES):
-            connection.interrupt()
-            self.leave_to_worker(connection)
-        else:
-            parked = _ParkedConnection(self, self._loop, connection)
-            self.parked.add(parked)
-            self._loop.add_timed(parked)
-            try:
-                parked.watch()
-            except OSError:
-                connection.interrupt(Overloaded("Too many connections at once. Try again in a moment."))
-                parked.leave_to_worker()
-
-    def leave_to_worker(self, connection: ClientConnection) -> None:
-        if self._workers.submit(connection):
-            self._loop.note_due(self._workers.until)
-        else:
-            self._refuse(connection)
-
-    def _refuse(self, connection: ClientConnection) -> None:
-        """No thread is left for this connection."""
-        if connection.pause is Wait.READABLE:
-            self._forget(connection, is_closed=True)
-            self._reject(connection.sock)
-        else:
-            # Run it here: a started response must finish, even if that blocks the loop.
-            self._run(connection)
+            if self._stage:
+                connection.stop(self._stage)
+        try:
+            connection.serve(refusal)
+        finally:
+            connection.close()
+            with self._changed:
+                self._open.discard(connection)
+                self._changed.notify_all()
 
     def stop(self, stage: StopStage, seconds: float) -> None:
-        """Bring all connections to this stage; run the loop until all have ended, or that time is over.
-
-        Called by one thread after the loop was stopped.
-        """
-        self._stage = stage
+        """Bring all connections to this stage, and wait until all have ended, or that time is over."""
         with self._changed:
-            connections = list(self._open)
-        for connection in connections:
-            connection.stop(stage)
-        for parked in list(self.parked):
-            parked.unpark()
-            self.go_on(parked.connection)
-        self._loop.run_until(lambda: not self._open, Deadline.after(seconds))
+            self._stage = stage
+            for connection in self._open:
+                connection.stop(stage)
+            self._changed.wait_for(lambda: not self._open, max(0.0, seconds))
 
     def close(self) -> None:
         """After the last stage."""
-        self._workers.close()
-        self._loop.close()
-
-    # By workers …
-
-    def _run(self, connection: ClientConnection) -> None:
-        if not self._workers.has_queue:
-            self._loop.flush()
-        while (pause := connection.resume()) is not None:
-            if pause is BLOCKING:
-                continue
-            if self._stage is StopStage.ABORT:
-                # The loop may be closed already.
-                connection.interrupt()
-            elif not self._linger(connection, pause):
-                self._loop.post_later(partial(self.go_on, connection))
-                # While requests wait for a worker, the loop need not look for more: parked in batches, a request takes
-                # 5 % less. The worker that takes the last one wakes the loop; so the order of these two lines matters.
-                if pause is not Wait.READABLE or not self._workers.has_queue:
-                    self._loop.flush()
-                return
-        self._forget(connection)
-
-    def _linger(self, connection: ClientConnection, pause: Pause) -> bool:
-        """Wait a moment; whether the connection can go on then."""
-        are_few_busy = self._workers.are_few_busy
-        if isinstance(pause, Lull) and pause.then_blocks:
-            return connection.wait(_LONG_LINGER_SECONDS if are_few_busy else _SHORT_LINGER_SECONDS)
-        return are_few_busy and connection.wait(_LINGER_SECONDS)
-
-    def _forget(self, connection: ClientConnection, *, is_closed: bool = False) -> None:
-        """Close a connection that has ended, and remove it from the open ones."""
-        if not is_closed:
-            connection.close()
-        with self._changed:
-            self._open.discard(connection)
-            self._changed.notify_all()
-        if self._stage is not StopStage.SERVING:
-            # Wakes `stop`, which waits for the last connection.
-            self._loop.post(lambda: None)
-
-
-class _ParkedConnection:
-    """A connection while the loop waits for it. Used by the loop's thread."""
-
-    __slots__ = ("_client", "_connections", "_handle", "_loop", "_source", "connection")
-
-    def __init__(self, connections: Connections, loop: EventLoop, connection: ClientConnection) -> None:
-        self._connections = connections
-        self._loop = loop
-        self.connection = connection
-        self._handle: WaitHandle | None = connection.handle
-        # The descriptors that are watched; None for one that is not.
-        self._client: int | None = None
-        self._source: int | None = None
-
-    def watch(self) -> None:
-        """Raises OSError when the system can watch no more descriptors."""
-        if not self._loop.has_space:
-            raise OSError
-        connection, source = self.connection, self._handle.source if self._handle is not None else None
-        events = WRITE if connection.pause is Wait.WRITABLE else 0
-        # Also to see that a client leaves.
-        events |= READ if connection.can_receive else 0
-        # When the app reads a body, its source is the client.
-        if events and source is not connection:
-            self._loop.selector.register(connection.fileno(), events, self._on_client)
-            self._client = connection.fileno()
-        if source is not None:
-            awaited = WRITE if isinstance(connection.pause, Lull) and connection.pause.for_writing else READ
-            self._loop.selector.register(source.fileno(), awaited, self._on_source)
-            self._source = source.fileno()
-
-    def _unwatch(self) -> None:
-        for fileno in (self._client, self._source):
-            if fileno is not None:
-                self._loop.selector.unregister(fileno)
-        self._client = self._source = None
-
-    def unpark(self) -> None:
-        self._unwatch()
-        self._connections.parked.discard(self)
-        self._loop.timed.discard(self)
-
-    @property
-    def until(self) -> float:
-        return self._handle.until if self._handle is not None else self.connection.deadline
-
-    def on_due(self) -> None:
-        self._resume()
-
-    def _on_client(self, events: int) -> None:
-        if self._client is None:
-            # Unparked by an earlier event of the same poll.
-            return
-        if self.connection.pause is Wait.READABLE or events & WRITE:
-            self.leave_to_worker()
-        elif not self.connection.receive_early():
-            self.connection.interrupt()
-            self.leave_to_worker()
-        elif not self.connection.can_receive:
-            self._unwatch()
-            self.watch()
-
-    def _on_source(self, events: int) -> None:
-        if self._source is not None:
-            self._resume()
-
-    def _resume(self) -> None:
-        """Go on after the wait, on the loop's thread if the next step does not block."""
-        pause = self.connection.pause
-        if not isinstance(pause, Lull) or pause.then_blocks:
-            self.leave_to_worker()
-        elif self.connection.resume() is pause:
-            self._loop.note_due(self.until)
-        else:
-            self.unpark()
-            self._connections.go_on(self.connection)
-
-    def leave_to_worker(self) -> None:
-        self.unpark()
-        self._connections.leave_to_worker(self.connection)
+        self._threads.close(_CLOSE_SECONDS)
+        self._end.close()

@@ -1,6 +1,7 @@
 """DeepSeekProxyServer, which outside code builds: it listens, serves client connections, and stops.
 
-Every connection reads requests with our own strict reader (http1), calls the app and writes its reply. Everything a
+Every connection has a thread, which reads requests with our own strict reader (http1), calls the app and writes its
+reply. Everything a
 client does is bounded: the time for a head, a body and for reading what we write, their sizes, and the number of
 connections. Ambiguous bytes are answered once, and the connection ends.
 The app is built for the first request from the two attributes that outside code assigns, `config` and
@@ -14,6 +15,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable
+from functools import partial
 from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,10 +24,8 @@ from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.server.acceptor import Acceptor
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage, encode_refusal
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
 from deepseek_cursor_proxy.server.connections import Connections
-from deepseek_cursor_proxy.server.event_loop import EventLoop
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
@@ -34,19 +34,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TOO_MANY = "Too many connections at once. Try again in a moment."
-_TOO_MANY_REPLY = encode_refusal(Overloaded(_TOO_MANY, retry_after=1))
 # A response that has to end does so within moments, and so does one whose connection was cut.
 _END_SECONDS = 1.0
 _ABORT_SECONDS = 1.0
 
 
 class DeepSeekProxyHandler(socketserver.BaseRequestHandler):
-    """One client connection, given to the server's `connections`, which serve it from here on."""
+    """One client connection, served on its thread."""
 
     server: "DeepSeekProxyServer"
 
     def handle(self) -> None:
-        self.server.connections.add(ClientConnection(self.request, self.server))
+        self.server.connections.serve(ClientConnection(self.request, self.server))
 
 
 class DeepSeekProxyServer(ThreadingHTTPServer):
@@ -63,9 +62,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     allow_reuse_port = False
 
     def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
-        self._loop = EventLoop()
-        self._acceptor = Acceptor(self._loop, self.process_request, _TOO_MANY_REPLY)
-        self.connections = Connections(self._loop, "worker", self._acceptor.reject)
+        self.connections = Connections("client", Overloaded(_TOO_MANY, retry_after=1))
         # Protects what is built from `config`, and `config` itself, which `reconfigure` replaces while requests run.
         self._build_lock = threading.Lock()
         self._services: Services | None = None
@@ -87,7 +84,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     @property
     def app(self) -> App:
-        """The app, built by the first worker; if two threads build one, both are the same."""
+        """The app, built for the first request; if two threads build one, both are the same."""
         if self._app is None:
             self._app = App(self.config, self.services, self.dashboard_url)
         return self._app
@@ -139,17 +136,15 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Serve until shutdown(), which takes effect at once: the interval of the base class has no meaning here."""
-        self._acceptor.run(self.socket)
+        self.connections.accept(self.socket, self.process_request)
 
     def shutdown(self) -> None:
-        self._acceptor.stop()
+        self.connections.stop_accepting()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give an accepted client to the handler; unlike the base class's, this needs no thread."""
-        if len(self.connections) < self.config.max_connections and self._loop.has_space:
-            self.finish_request(request, client_address)
-        else:
-            self._acceptor.reject(request)
+        """Run the handler on a thread; unlike the base class's, threads are reused, and their number is bounded."""
+        serve = partial(self.process_request_thread, request, client_address)
+        self.connections.start(request, self.config.max_connections, serve, self)
 
     # Stopping …
 

@@ -4,15 +4,14 @@ A body that the app does not read stays on the connection, which then ends after
 for a body and the other for a request are how requests are smuggled.
 """
 
+import time
 from collections.abc import Iterable
 from typing import Protocol
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import BadRequest, ClientGone, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
+from deepseek_cursor_proxy.errors import BadRequest, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, DecodedTooLarge, can_decode
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Steps
-from deepseek_cursor_proxy.net.deadline import Deadline
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -25,8 +24,8 @@ class BodySource(Protocol):
 
     def send(self, data: bytes) -> None: ...
 
-    # What arrives, b"" when the client closed, None when the deadline came first.
-    def receive(self, deadline: Deadline) -> Steps[bytes | None]: ...
+    # What arrives, b"" when the client closed, None when the moment `until` came first.
+    def receive(self, until: float) -> bytes | None: ...
 
     # The bytes that arrived after the head; those after the body, which begin the next request, are put back.
     def take_rest(self) -> bytes: ...
@@ -55,7 +54,7 @@ class RequestBody:
     def is_read(self) -> bool:
         return self._too_large is None and (self._decoder is None or self._decoder.is_complete)
 
-    def read(self) -> Steps[bytes]:
+    def read(self) -> bytes:
         """Read and decode the whole body; raises BadRequest, RequestTimeout, TooLarge or UnknownEncoding."""
         if self._too_large is not None:
             raise self._too_large
@@ -64,13 +63,9 @@ class RequestBody:
         if self._decoder is None:
             return b""
         try:
-            pieces = yield from self._read_pieces(self._decoder)
+            pieces = self._read_pieces(self._decoder)
             # BodyDecoder has counted a body that is not compressed.
             return self._unpack(pieces) if self._coding else b"".join(pieces)
-        except (ProxyError, ClientGone):
-            # The event loop may have read it; to refuse the request may block.
-            yield BLOCKING
-            raise
         finally:
             # Also when this body is refused: the next request may follow it.
             self._source.put_back(self._decoder.rest)
@@ -87,20 +82,16 @@ class RequestBody:
             raise BadRequest("The compressed request body is incomplete.")
         return body
 
-    def _read_pieces(self, decoder: bodies.BodyDecoder) -> Steps[list[bytes]]:
+    def _read_pieces(self, decoder: bodies.BodyDecoder) -> list[bytes]:
         data = self._source.take_rest()
         if self._expects_continue and not data:
             self._source.send(_CONTINUE)
         pieces = [decoder.feed(data)]
-        if decoder.is_complete:
-            return pieces
-        timeout = self._config.body_timeout
-        deadline = Deadline.after(timeout)
+        until = time.monotonic() + self._config.body_timeout
         while not decoder.is_complete:
             # Every byte that came earns time for the next: a byte now and then does not keep a thread for ever.
-            deadline = Deadline(deadline + len(data) / self._config.body_rate)
-            more = yield from self._source.receive(deadline)
-            deadline = deadline.allow_for_stop(timeout)
+            until += len(data) / self._config.body_rate
+            more = self._source.receive(until)
             if more is None:
                 raise RequestTimeout("The request body did not arrive in time.")
             if not more:
@@ -109,6 +100,4 @@ class RequestBody:
                 )
             data = more
             pieces.append(decoder.feed(data))
-        # What follows may block.
-        yield BLOCKING
         return pieces

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from deepseek_cursor_proxy.deepseek.model_names import model_for_limit
 from deepseek_cursor_proxy.errors import QueueFull
-from deepseek_cursor_proxy.http1.lull import SingleWait, Steps
-from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 
 # Clients may name any model at some hosts: beyond so many, unused limits are forgotten.
@@ -35,7 +35,7 @@ class Slot:
 
 
 class CallLimit:
-    """The slots of one model. Called by workers; the lock protects all fields and `is_granted`."""
+    """The slots of one model. Called by any thread; the lock protects all fields and `is_granted`."""
 
     def __init__(self, limit: int, timeout: float) -> None:
         self._limit = limit
@@ -59,13 +59,16 @@ class CallLimit:
         with self._lock:
             return bool(self._queue) or not self._fits(1)
 
-    def acquire(self, calls: int = 1) -> Steps[tuple[Slot, ...]]:
-        """Wait for all slots at once, so that no two calls wait for each other; QueueFull if that takes too long."""
+    def acquire(self, calls: int = 1, peer: Peer | None = None) -> tuple[Slot, ...]:
+        """Wait for all slots at once, so that no two calls wait for each other; QueueFull if that takes too long.
+
+        Raises as `net.wait.pause` when the peer leaves.
+        """
         with self._lock:
             is_granted = not self._queue and self._fits(calls)
             self.running_calls += calls if is_granted else 0
         if not is_granted:
-            yield from self._wait(calls)
+            self._wait(calls, peer)
         return tuple([Slot(self) for _ in range(calls)])
 
     def release(self, slot: Slot) -> None:
@@ -74,7 +77,7 @@ class CallLimit:
             slot.is_released = True
             self._grant_slots()
 
-    def _wait(self, calls: int) -> Steps[None]:
+    def _wait(self, calls: int, peer: Peer | None) -> None:
         try:
             waiter = _Waiter(calls)
         except OSError:
@@ -85,13 +88,9 @@ class CallLimit:
                     raise self._queue_full()
                 self._queue.append(waiter)
                 self._grant_slots()
-            deadline = Deadline.after(self._timeout)
             try:
-                while not waiter.is_granted:
-                    yield from SingleWait(deadline, waiter.wakeup).steps()
-                    deadline = deadline.allow_for_stop(self._timeout)
-                    if deadline.is_over and not waiter.is_granted:
-                        raise self._queue_full()
+                if not wait_readable(waiter.wakeup, self._timeout, peer) and not waiter.is_granted:
+                    raise self._queue_full()
             except BaseException:
                 self._give_up(waiter)
                 raise
@@ -123,7 +122,7 @@ class CallLimit:
 
 
 class CallLimits:
-    """The limit of every model. Called by workers; the lock protects `_limits`, one per model name."""
+    """The limit of every model. Called by any thread; the lock protects `_limits`, one per model name."""
 
     def __init__(self, limit_of: Callable[[str], int], timeout: float) -> None:
         self._limit_of = limit_of

@@ -16,9 +16,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.error_messages import read_refusal
 from deepseek_cursor_proxy.errors import ConnectionTimeout, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import heads
-from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_permanent
 from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPool, Destination, Origin
@@ -26,7 +24,7 @@ from deepseek_cursor_proxy.upstream.response import ClosedBeforeResponse, Upstre
 
 
 class UpstreamClient:
-    """Called by workers; they share the pool and the call limits."""
+    """Called by any thread; all share the pool and the call limits."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
@@ -43,26 +41,26 @@ class UpstreamClient:
 
     def send(
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
-    ) -> Steps[UpstreamResponse]:
+    ) -> UpstreamResponse:
         """Make the call; ProxyError or ClientGone unless upstream accepts it. The slot ends with the response."""
-        answer = yield from self.send_to(destination, body, credential, peer, slot)
+        answer = self.send_to(destination, body, credential, peer, slot)
         if answer.status == 200:
             return answer
         try:
             raise_for_redirect(answer)
             if not 400 <= answer.status < 600:
                 raise UpstreamFailed(f"{destination.name} answered with the unexpected status {answer.status}.")
-            raise read_refusal(answer.status, (yield from answer.read_refusal()), answer.retry_after, destination.name)
+            raise read_refusal(answer.status, answer.read_refusal(), answer.retry_after, destination.name)
         finally:
             answer.close()
 
     def send_to(
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
-    ) -> Steps[UpstreamResponse]:
+    ) -> UpstreamResponse:
         """The same call; returns a response of any status."""
         request = _PooledRequest(destination, body, credential, peer)
         try:
-            answer = yield from self._open(request)
+            answer = self._open(request)
         except BaseException:
             if slot is not None:
                 slot.release()
@@ -70,15 +68,15 @@ class UpstreamClient:
         answer.slot = slot
         return answer
 
-    def _open(self, request: "_PooledRequest") -> Steps[UpstreamResponse]:
+    def _open(self, request: "_PooledRequest") -> UpstreamResponse:
         """Send the request and read the head of the response."""
         destination, is_new = request.destination, False
         while True:
             try:
                 request.connection = None
-                request.connection = yield from self._pool.take(destination.origin, is_new=is_new)
+                request.connection = self._pool.take(destination.origin, request.peer, is_new=is_new)
                 answer: UpstreamResponse = self._opener.open(request, timeout=self._config.request_timeout)
-                yield from answer.read_head()
+                answer.read_head()
                 self.reached_at = time.monotonic()
                 return answer
             except BaseException as error:
@@ -95,7 +93,7 @@ class UpstreamClient:
     def probe(self, destination: Destination) -> None:
         """Open a connection and close it again, without a request; raises a ProxyError if that fails."""
         try:
-            finish(self._connect(destination.origin)).close()
+            self._connect(destination.origin, None).close()
         except (OSError, ValueError) as error:
             raise _to_proxy_error(error, destination.origin, destination.setting) from None
 
@@ -126,7 +124,7 @@ class _PooledRequest(urllib.request.Request):
 
 
 class _PoolHandler(urllib.request.BaseHandler):
-    """Sends urllib requests on pooled connections; nothing of the response is read yet. Called by workers."""
+    """Sends urllib requests on pooled connections; nothing of the response is read yet. Called by any thread."""
 
     def __init__(self, pool: ConnectionPool, config: ProxyConfig) -> None:
         self._pool = pool

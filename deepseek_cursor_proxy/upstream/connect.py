@@ -1,7 +1,7 @@
 """Opens connections: resolve the name, connect, pass through an HTTPS proxy if there is one, shake hands (TLS).
 
-All steps together have one deadline, `connect_timeout`, and every wait is a Lull, which ends if the client leaves: a
-call that has not begun costs nothing. Certificates are always verified. Failures of the network are raised as they
+All steps together have one deadline, `connect_timeout`, and every wait ends if the client leaves: a call that has not
+begun costs nothing. Certificates are always verified. Failures of the network are raised as they
 are, for `client` to translate; those of a proxy name the proxy.
 """
 
@@ -22,12 +22,11 @@ from deepseek_cursor_proxy.errors import (
     StartupError,
     UpstreamDropped,
     UpstreamFailed,
-    UpstreamTimeout,
 )
 from deepseek_cursor_proxy.http1 import heads
-from deepseek_cursor_proxy.http1.lull import SingleWait, Steps
+from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wait import wait_writable
+from deepseek_cursor_proxy.net.wait import wait_readable, wait_writable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.upstream.connections import Connection, Origin
 
@@ -44,7 +43,7 @@ class ConnectTimeout(TimeoutError):
 
 
 class Connector:
-    """Opens connections. Called by workers; they share the resolver only."""
+    """Opens connections. Called by any thread; all share the resolver only."""
 
     def __init__(self, config: ProxyConfig, environment: Mapping[str, str] = os.environ) -> None:
         self._timeout = config.connect_timeout
@@ -53,50 +52,40 @@ class Connector:
         self._tls_context = functools.cache(_tls_context)
         self._resolver = Resolver()
 
-    def open(self, origin: Origin) -> Steps[Connection]:
-        """A connection that a request can be sent on; OSError or a ProxyError otherwise."""
+    def open(self, origin: Origin, peer: Peer | None = None) -> Connection:
+        """A connection that a request can be sent on; OSError or a ProxyError otherwise. Raises as `net.wait.pause`."""
         deadline = Deadline.after(self._timeout)
-        try:
-            return (yield from self._try(origin, deadline))
-        except (TimeoutError, UpstreamTimeout):
-            later = deadline.allow_for_stop(self._timeout)
-            if later == deadline:
-                raise
-            # This process was stopped during the attempt, and nothing has been sent.
-            return (yield from self._try(origin, later))
-
-    def _try(self, origin: Origin, deadline: Deadline) -> Steps[Connection]:
         if origin.scheme != "https":
-            return Connection(origin, (yield from self._connect(origin.host, origin.port, deadline)))
+            return Connection(origin, self._connect(origin.host, origin.port, deadline, peer))
         try:
             proxy = https_proxy.for_host(origin.host, origin.port, self._environment)
         except StartupError as error:
             raise UpstreamFailed(f"{error}.") from None
         if proxy is None:
-            sock = yield from self._connect(origin.host, origin.port, deadline)
+            sock = self._connect(origin.host, origin.port, deadline, peer)
         else:
             with _errors_of(proxy, origin):
-                sock = yield from self._connect(proxy.host, proxy.port, deadline)
-                yield from _open_tunnel(Connection(origin, sock), proxy, deadline)
+                sock = self._connect(proxy.host, proxy.port, deadline, peer)
+                _open_tunnel(Connection(origin, sock), proxy, deadline, peer)
         context = self._tls_context()
         try:
-            return Connection(origin, (yield from _shake_hands(context, sock, origin.host, deadline)))
+            return Connection(origin, _shake_hands(context, sock, origin.host, deadline, peer))
         except ssl.SSLCertVerificationError:
             # Counted only now: the certificates of a directory are loaded when one is looked up.
             if context.cert_store_stats()["x509_ca"] == 0:
                 raise UpstreamFailed(_no_authorities(origin.host)) from None
             raise
 
-    def _connect(self, host: str, port: int, deadline: Deadline) -> Steps[socket.socket]:
-        addresses = yield from self._resolver.resolve(host, port, deadline)
+    def _connect(self, host: str, port: int, deadline: Deadline, peer: Peer | None) -> socket.socket:
+        addresses = self._resolver.resolve(host, port, deadline, peer)
         for left in range(len(addresses), 1, -1):
             # This address leaves time for the others.
             share = Deadline.after(min(_ADDRESS_SECONDS, deadline.left / left))
             try:
-                return (yield from _connect(addresses[-left], share))
+                return _connect(addresses[-left], share, peer)
             except OSError:
                 continue
-        return (yield from _connect(addresses[-1], deadline))
+        return _connect(addresses[-1], deadline, peer)
 
 
 def is_permanent(error: OSError) -> bool:
@@ -126,7 +115,7 @@ def _no_authorities(host: str) -> str:
     return f"Python has no certificate authority to check {host} with, so nothing was sent to it. {remedy}"
 
 
-def _connect(address: Address, deadline: Deadline) -> Steps[socket.socket]:
+def _connect(address: Address, deadline: Deadline, peer: Peer | None) -> socket.socket:
     family, kind, protocol, _, where = address
     sock = socket.socket(family, kind, protocol)
     try:
@@ -134,10 +123,8 @@ def _connect(address: Address, deadline: Deadline) -> Steps[socket.socket]:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         code = sock.connect_ex(where)
         if code in _UNDER_WAY:
-            while not wait_writable(sock, 0.0, None):
-                if deadline.is_over:
-                    raise ConnectTimeout
-                yield from SingleWait(deadline, sock).steps(for_writing=True)
+            if not wait_writable(sock, deadline.left, peer):
+                raise ConnectTimeout
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, _error_text(code))
@@ -153,7 +140,9 @@ def _error_text(code: int) -> str:
     return texts[code].rstrip(".") if code in texts else os.strerror(code)
 
 
-def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, deadline: Deadline) -> Steps[ssl.SSLSocket]:
+def _shake_hands(
+    context: ssl.SSLContext, sock: socket.socket, host: str, deadline: Deadline, peer: Peer | None
+) -> ssl.SSLSocket:
     try:
         tls_sock = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except BaseException:
@@ -165,16 +154,15 @@ def _shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str, deadli
                 tls_sock.do_handshake()
                 return tls_sock
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-                for_writing = isinstance(error, ssl.SSLWantWriteError)
-            if deadline.is_over:
+                wait = wait_writable if isinstance(error, ssl.SSLWantWriteError) else wait_readable
+            if not wait(tls_sock, deadline.left, peer):
                 raise ConnectTimeout
-            yield from SingleWait(deadline, tls_sock).steps(for_writing=for_writing)
     except BaseException:
         tls_sock.close()
         raise
 
 
-def _open_tunnel(connection: Connection, proxy: OutboundProxy, deadline: Deadline) -> Steps[None]:
+def _open_tunnel(connection: Connection, proxy: OutboundProxy, deadline: Deadline, peer: Peer | None) -> None:
     """Have the proxy connect us (CONNECT); every byte after its answer belongs to TLS."""
     origin = connection.origin
     try:
@@ -182,13 +170,12 @@ def _open_tunnel(connection: Connection, proxy: OutboundProxy, deadline: Deadlin
         headers = [("Host", target)]
         if proxy.authorization is not None:
             headers.append(("Proxy-Authorization", proxy.authorization))
-        connection.send(heads.request_head("CONNECT", target, headers), deadline.left)
-        receive = functools.partial(connection.receive_steps, deadline, None)
-        response = yield from heads.read_response_head(receive)
+        connection.send(heads.request_head("CONNECT", target, headers), deadline.left, peer)
+        response = heads.read_response_head(functools.partial(connection.receive, deadline, peer))
         if not 200 <= response.head.status < 300:
             raise _refusal(response.head.status, proxy, origin)
         if response.rest:
-            raise ValueError("it says more than it was asked")
+            raise ValueError("it sent data after its CONNECT response")
     except heads.IncompleteHead as error:
         connection.close()
         if error.is_late:
@@ -238,7 +225,7 @@ class _Lookup:
 
 
 class Resolver:
-    """Called by workers; the lock protects `_running` and the waiters of its lookups.
+    """Called by any thread; the lock protects `_running` and the waiters of its lookups.
 
     The system's resolver cannot be interrupted and may take minutes, so each name has one thread that calls it, however
     many calls need the name. These wait for a Wakeup.
@@ -248,7 +235,7 @@ class Resolver:
         self._lock = threading.Lock()
         self._running: dict[tuple[str, int], _Lookup] = {}
 
-    def resolve(self, host: str, port: int, deadline: Deadline) -> Steps[list[Address]]:
+    def resolve(self, host: str, port: int, deadline: Deadline, peer: Peer | None) -> list[Address]:
         """The addresses of a host, in the order to try them."""
         try:
             return _resolve(host, port, socket.AI_NUMERICHOST)
@@ -257,7 +244,7 @@ class Resolver:
         with closing(Wakeup()) as wakeup:
             lookup = self._join(host, port, wakeup)
             try:
-                yield from SingleWait(deadline, wakeup).steps()
+                wait_readable(wakeup, deadline.left, peer)
             finally:
                 self._leave(lookup, wakeup)
         if lookup.error is not None:

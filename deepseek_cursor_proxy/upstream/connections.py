@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.http1.lull import SingleWait, Steps
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.wait import Readiness, ReadWaiter, wait_either, wait_writable
@@ -62,7 +61,7 @@ class Connection:
         self.has_unsent_bytes = False
         self.idle_since = self.idle_since_wall = 0.0
         # TLS has something to write before it can read on (a key update, a renegotiation).
-        self.tls_wants_write = False
+        self._tls_wants_write = False
         self._sock = sock
         self._sock.setblocking(False)
         # What arrived while the request was still being sent; b"" when the server closed.
@@ -104,57 +103,35 @@ class Connection:
 
     def receive(self, until: float, peer: Peer | None) -> bytes | None:
         """What arrives, b"" when the server closed, None when `until` came first. Raises as `net.wait.pause`."""
-        while self.wait(until, peer):
+        while self._wait(until, peer):
             # None: a TLS record that is not complete yet, or a spurious event.
-            if (data := self.receive_now()) is not None:
+            if (data := self._receive_now()) is not None:
                 return data
         return None
 
-    def wait(self, until: float, peer: Peer | None) -> bool:
+    def _wait(self, until: float, peer: Peer | None) -> bool:
         """Wait for input; False if the moment `until` comes first. Raises as `receive` does."""
-        if self.has_buffered_input:
+        if self._has_buffered_input:
             return True
-        if self.tls_wants_write:
+        if self._tls_wants_write:
             return wait_writable(self._sock, until - time.monotonic(), peer)
         if self._waiter.peer is not peer:
             self._waiter = ReadWaiter(self._sock, peer)
         return self._waiter.wait(until - time.monotonic())
 
-    def receive_steps(self, until: float, peer: Peer | None) -> Steps[bytes | None]:
-        """As `receive`, with a Lull in place of each wait."""
-        deadline = Deadline(until)
-        seconds = deadline.left
-        while True:
-            yield from self.pause(deadline, peer)
-            if (data := self.receive_now()) is not None:
-                return data
-            deadline = deadline.allow_for_stop(seconds)
-            if deadline.is_over:
-                return None
-
-    def pause(self, until: float, peer: Peer | None) -> Steps[None]:
-        """Wait for input or the moment `until`, in a Lull; what follows may block."""
-        if self.tls_wants_write:
-            wait_writable(self._sock, until - time.monotonic(), peer)
-        elif not self.has_buffered_input:
-            yield from SingleWait(until, self).steps()
-
-    def receive_now(self) -> bytes | None:
+    def _receive_now(self) -> bytes | None:
         """What has arrived, b"" when the server closed, None when there is nothing."""
         if self._early is not None:
             early, self._early = self._early, None
             return early
-        self.tls_wants_write = False
+        self._tls_wants_write = False
         try:
             return self._sock.recv(_RECEIVE_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):
             return None
         except ssl.SSLWantWriteError:
-            self.tls_wants_write = True
+            self._tls_wants_write = True
             return None
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
 
     def close(self) -> None:
         self._sock.close()
@@ -171,19 +148,19 @@ class Connection:
     @property
     def has_input(self) -> bool:
         """Whether there is something to read, perhaps the end."""
-        return self.has_buffered_input or self._idle_waiter.wait(0)
+        return self._has_buffered_input or self._idle_waiter.wait(0)
 
     @property
-    def has_buffered_input(self) -> bool:
+    def _has_buffered_input(self) -> bool:
         """Whether there is input that no wait sees, because it has left the system's buffers already."""
         return self._early is not None or (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0)
 
 
-Connect = Callable[[Origin], Steps[Connection]]
+Connect = Callable[[Origin, Peer | None], Connection]
 
 
 class ConnectionPool:
-    """Called by workers; the lock protects `_idle`. Connections are opened and closed outside it."""
+    """Called by any thread; the lock protects `_idle`. Connections are opened and closed outside it."""
 
     def __init__(self, connect: Connect, most_idle: int = _IDLE_CONNECTIONS) -> None:
         self._connect = connect
@@ -192,15 +169,15 @@ class ConnectionPool:
         self._idle: list[Connection] = []
         self._is_closed = False
 
-    def take(self, origin: Origin, *, is_new: bool = False) -> Steps[Connection]:
-        """A live connection to the origin, pooled or new."""
+    def take(self, origin: Origin, peer: Peer | None = None, *, is_new: bool = False) -> Connection:
+        """A live connection to the origin, pooled or new; raises as `connect`."""
         while not is_new and (idle := self._take_idle(origin)):
             if not idle.is_stale:
                 idle.is_reused = True
                 return idle
             idle.close()
         started = time.monotonic()
-        connection = yield from self._connect(origin)
+        connection = self._connect(origin, peer)
         connection.connect_seconds = time.monotonic() - started
         return connection
 

@@ -5,11 +5,9 @@
     stream      the body as it arrives, with heartbeats while DeepSeek is silent
     pieces      the body as it arrives, without heartbeats
 
-Each yields a Lull in place of a wait. Only after a complete answer, and where TLS has to write, its thread waits.
 While a call is queued, DeepSeek sends comments and blank lines as keep-alives: they postpone the deadline by up to
-`queue_patience`. The reader of a stream reports which pieces were more than that. A deadline counts only when the
-socket has nothing to read: what arrived while this process was stopped is read, however late. A response that ended
-properly returns its connection to the pool, any other closes it.
+`queue_patience`. The reader of a stream reports which pieces were more than that. A response that ended properly
+returns its connection to the pool, any other closes it.
 """
 
 import contextlib
@@ -25,7 +23,6 @@ from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, can_decode
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, Steps
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.net.deadline import Deadline
@@ -43,8 +40,6 @@ _ERROR_SECONDS = 10.0
 _USAGE_SECONDS = 5.0
 # After its last event a stream ends within a moment, or its connection is not worth keeping.
 _LINGER_SECONDS = 0.25
-# How long bytes that are neither progress nor keep-alives are read after the deadline, before the call fails.
-_USELESS_SECONDS = 5.0
 # A server that sends more interim responses than this has no final one.
 _MOST_INTERIM_RESPONSES = 16
 # DeepSeek's type, and what gateways call it when they do not know better.
@@ -52,7 +47,7 @@ _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", 
 
 
 class UpstreamResponse:
-    """Used by one thread at a time; must be closed. A WaitHandle while it streams."""
+    """Used by one thread at a time; must be closed."""
 
     def __init__(
         self, connection: Connection, pool: ConnectionPool, config: ProxyConfig, peer: Peer | None, to: Destination
@@ -72,11 +67,6 @@ class UpstreamResponse:
         self._progress_at = self._keep_alive_at = self._output_at = 0.0
         self._has_progressed = False
         self._until: float | None = None
-        # The deadline after which useless bytes were still read; see _raise_if_silent.
-        self._useless_deadline = 0.0
-        # Whether a stream yields a Lull in place of waiting for DeepSeek.
-        self._has_lulls = True
-        self._interruption: Exception | None = None
         self._is_closed = False
         self.slot: Slot | None = None
         # Takes the owner's key out of the body, if the call was made with one; see hide.
@@ -84,14 +74,14 @@ class UpstreamResponse:
         # How long the connection took; 0 if it was open already.
         self.connect_seconds = 0.0 if connection.is_reused else connection.connect_seconds
 
-    def read_head(self) -> Steps[None]:
+    def read_head(self) -> None:
         """Read the head, after interim ones (100, 102, 103); OSError, TimeoutError or ValueError when there is none."""
-        receive = partial(self._connection.receive_steps, Deadline.after(self._config.request_timeout), self._peer)
+        receive = partial(self._connection.receive, Deadline.after(self._config.request_timeout), self._peer)
         # What was received, but not given to the decoder of the body yet.
         self._unread = b""
         for _ in range(_MOST_INTERIM_RESPONSES + 1):
             try:
-                head, self._unread = yield from heads.read_response_head(receive, self._unread)
+                head, self._unread = heads.read_response_head(receive, self._unread)
             except heads.IncompleteHead as error:
                 if error.is_late:
                     raise TimeoutError from None
@@ -124,7 +114,7 @@ class UpstreamResponse:
         value = self.headers.get("retry-after", "")
         return int(value) if re.fullmatch(r"[0-9]{1,6}", value) else None
 
-    def raise_unless_stream(self) -> Steps[None]:
+    def raise_unless_stream(self) -> None:
         """Raise UpstreamFailed for a body that is no event stream, while the client can still get a status."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in _STREAM_TYPES:
@@ -132,7 +122,7 @@ class UpstreamResponse:
             return
         if kind == "application/json":
             with contextlib.suppress(ValueError):
-                body = decode_upstream_json((yield from self.read(_MAX_ERROR_BYTES)))
+                body = decode_upstream_json(self.read(_MAX_ERROR_BYTES))
                 # Some gateways refuse with the status of a success.
                 if isinstance(body, dict):
                     chat_api.chunk_deltas(body)
@@ -141,23 +131,21 @@ class UpstreamResponse:
             f"{self.destination.setting}."
         )
 
-    def read_refusal(self) -> Steps[bytes]:
+    def read_refusal(self) -> bytes:
         """The body of a refusal, or nothing if it does not come in time."""
         with contextlib.suppress(ProxyError):
-            return (yield from self.read(_MAX_ERROR_BYTES, _ERROR_SECONDS))
+            return self.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)
         return b""
 
-    def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> Steps[bytes]:
+    def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> bytes:
         for item in self.read_with_heartbeats(limit, patience):
-            if isinstance(item, Lull):
-                yield item
-            elif isinstance(item, bytes):
+            if isinstance(item, bytes):
                 return item
         raise AssertionError
 
     def read_with_heartbeats(
         self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf
-    ) -> Generator[bytes | Heartbeat | Lull, None, None]:
+    ) -> Generator[bytes | Heartbeat, None, None]:
         """The whole body, and before it a Heartbeat for every keep-alive while the call is queued."""
         pieces: list[bytes] = []
         decoder, has_begun = self._open_decoder(limit), False
@@ -167,12 +155,10 @@ class UpstreamResponse:
         # A refusal is not queued.
         queued_until = now + (self._config.queue_patience if patience == math.inf else 0.0)
         while not self._is_ended:
-            data = yield from self._next_steps(deadline)
+            data = self._next(deadline)
             if data is None:
                 is_queued = pieces and not has_begun and time.monotonic() >= queued_until
                 raise self._queue_error() if is_queued else self._silent_error()
-            if not self._is_ended:
-                deadline = deadline.allow_for_stop(timeout)
             for piece in self._decode(decoder, data):
                 pieces.append(piece)
                 if not has_begun and piece.isspace():
@@ -185,10 +171,10 @@ class UpstreamResponse:
             raise UpstreamDropped(f"{self.destination.name}'s answer was cut off (it ends inside its compression).")
         yield b"".join(pieces)
 
-    def pieces(self) -> Generator[bytes | Lull, None, None]:
+    def pieces(self) -> Generator[bytes, None, None]:
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         while not self._is_ended:
-            data = yield from self._next_steps(min(Deadline.after(self._config.request_timeout), self._end_by))
+            data = self._next(min(Deadline.after(self._config.request_timeout), self._end_by))
             if data is None or time.monotonic() >= self._end_by:
                 raise self._silent_error()
             yield from self._decode(decoder, data)
@@ -202,44 +188,29 @@ class UpstreamResponse:
             "Try again."
         )
 
-    def stream(self) -> Generator[bytes | Heartbeat | Lull, None, None]:
-        """The body as it arrives; a Heartbeat after a time without progress, a Lull before each wait."""
+    @property
+    def has_input(self) -> bool:
+        """Whether something of the body has arrived, perhaps its end."""
+        return bool(self._unread) or self._is_ended or self._connection.has_input
+
+    def stream(self) -> Generator[bytes | Heartbeat, None, None]:
+        """The body as it arrives; a Heartbeat after a time without progress."""
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         self._output_at = self._progress_at = self._keep_alive_at = time.monotonic()
         self._until = None
-        lull, connection = Lull(self, then_blocks=False), self._connection
         while not self._is_ended:
-            is_blocking = not self._has_lulls or connection.tls_wants_write
-            data = self._next(self.until if is_blocking else None)
+            data = self._next(self._until_due())
             if data is not None:
                 yield from self._decode(decoder, data)
             # After a complete answer not even progress postpones the end.
-            if (not self._has_progressed or self._end_by < math.inf) and time.monotonic() >= self.until:
+            if (not self._has_progressed or self._end_by < math.inf) and time.monotonic() >= self._until_due():
                 self._raise_if_silent()
                 self._output_at, self._until = time.monotonic(), None
                 yield Heartbeat()
-            elif self._has_lulls and not (self._is_ended or connection.has_buffered_input):
-                yield BLOCKING if connection.tls_wants_write else lull
-            if self._interruption is not None:
-                try:
-                    raise self._interruption
-                finally:
-                    # An error that is held by the object that raised it is freed by the collector only.
-                    self._interruption = None
 
     def _raise_if_silent(self) -> None:
-        if min(self._silent_from, self._end_by) != self._useless_deadline:
-            # The time in which this process was stopped is no silence of DeepSeek's.
-            stopped = Deadline(self.until).allow_for_stop(self._config.request_timeout) - self.until
-            if stopped:
-                self._progress_at, self._keep_alive_at = self._progress_at + stopped, self._keep_alive_at + stopped
-                self._end_by += stopped
-        now, give_up_at = time.monotonic(), min(self._silent_from, self._end_by)
-        if now < give_up_at:
-            return
-        if now < give_up_at + _USELESS_SECONDS and self._connection.has_input:
-            # From here on being late means that useless bytes were read, not that this process was stopped.
-            self._useless_deadline = give_up_at
+        now = time.monotonic()
+        if now < min(self._silent_from, self._end_by):
             return
         if self._keep_alive_at > self._progress_at and now < self._keep_alive_at + self._config.request_timeout:
             raise self._queue_error()
@@ -259,12 +230,11 @@ class UpstreamResponse:
     def note_progress(self) -> None:
         """Record that the last piece was progress.
 
-        Timestamped lazily in `until`, so that a slow client's delay is not counted as DeepSeek's silence.
+        Timestamped lazily in `_until_due`, so that a slow client's delay is not counted as DeepSeek's silence.
         """
         self._has_progressed = True
 
-    @property
-    def until(self) -> float:
+    def _until_due(self) -> float:
         """The moment at which a heartbeat or the end is due, even if nothing arrives."""
         if self._has_progressed:
             self._has_progressed = False
@@ -275,37 +245,16 @@ class UpstreamResponse:
             self._until = min(heartbeat_at, self._silent_from, self._end_by)
         return self._until
 
-    @property
-    def source(self) -> Connection:
-        return self._connection
-
-    def interrupt(self, error: Exception) -> None:
-        self._interruption = error
-
     def end_soon(self) -> None:
-        """Have the stream of a complete answer end soon, and without lulls: its thread blocks at the end anyway."""
+        """Have the stream of a complete answer end soon."""
         self._end_by, self._until = min(self._end_by, time.monotonic() + _USAGE_SECONDS), None
-        self._has_lulls = False
 
-    def _next_steps(self, until: float) -> Steps[bytes | None]:
-        """The next bytes without framing, with a Lull in place of a wait; None if nothing arrives before `until`."""
-        deadline = Deadline(until)
-        seconds = deadline.left
-        while (data := self._next(None)) is None:
-            deadline = deadline.allow_for_stop(seconds)
-            if deadline.is_over:
-                return None
-            yield from self._connection.pause(deadline, self._peer)
-        return data
-
-    def _next(self, until: float | None) -> bytes | None:
-        """The next bytes without framing (perhaps b""); None if nothing has arrived, or nothing before `until`."""
+    def _next(self, until: float) -> bytes | None:
+        """The next bytes without framing (perhaps b""); None if nothing arrives before `until`."""
         try:
             if self._unread:
                 data: bytes | None = self._unread
                 self._unread = b""
-            elif until is None:
-                data = self._connection.receive_now()
             else:
                 data = self._connection.receive(until, self._peer)
             if data is None:

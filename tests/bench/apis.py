@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit
 from tests.bench.load_clients import CHAT, Client, post
 from tests.bench.requests import question
@@ -130,7 +129,7 @@ def run_queue(callers: int, slots: int) -> QueueResult:
     may_release = [threading.Event() for _ in range(callers)]
 
     def call(number: int) -> None:
-        (slot,) = finish(limit.acquire())
+        (slot,) = limit.acquire()
         order.append(number)
         may_release[number].wait(_PATIENCE_SECONDS)
         slot.release()

@@ -347,7 +347,7 @@ class TestEnds(SocketTestCase):
     def test_an_answer_of_one_event_is_stored_before_that_is_sent(self) -> None:
         """From then on the chat may go on."""
         order: list[str] = []
-        record_sent, send = Attempt.record_sent, ClientConnection.send_now
+        record_sent, send = Attempt.record_sent, ClientConnection._send_now
 
         def track(attempt: Attempt) -> None:
             record_sent(attempt)
@@ -361,7 +361,7 @@ class TestEnds(SocketTestCase):
         self.fake.answer(raw_stream({"delta": {"content": "All of it."}, "finish_reason": "stop"}))
         with (
             mock.patch.object(Attempt, "record_sent", track),
-            mock.patch.object(ClientConnection, "send_now", sent),
+            mock.patch.object(ClientConnection, "_send_now", sent),
         ):
             self.assertIn(b"[DONE]", self.round_trip(proxy, chat_body(stream=True))[2])
         self.assertLess(order.index("recorded"), order.index("ended"))

@@ -15,9 +15,7 @@ from typing import Any
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import HttpRequest
-from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
@@ -28,7 +26,6 @@ from tests.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
 from tests.support.harness import chat_text
 from tests.support.histories import TOOLS
 from tests.support.responses_client import Json, check_stream, events, output, question
-from tests.support.steps import reader_of
 
 CONFIG = ProxyConfig(retry_budget=0)
 PATH = "/v1/responses"
@@ -44,8 +41,7 @@ class Upstream:
         # Slots are not released here.
         self.call_limits = CallLimits(lambda model: 10**9, 0)
 
-    def send(self, destination: Destination, body: bytes, *_: Any) -> "Steps[_FakeResponse]":
-        yield from ()
+    def send(self, destination: Destination, body: bytes, *_: Any) -> "_FakeResponse":
         self.payload = json.loads(body)
         refusal = contract.refusal(self.payload)
         assert refusal is None, f"DeepSeek would refuse this: {refusal}"
@@ -57,6 +53,7 @@ class Upstream:
 
 class _FakeResponse(UpstreamResponse):
     connect_seconds = 0.0
+    has_input = True
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
@@ -67,9 +64,8 @@ class _FakeResponse(UpstreamResponse):
     def stream(self, **_: bool) -> Iterator[bytes]:
         yield from (b"".join(self._completion.events()),)
 
-    def raise_unless_stream(self) -> Steps[None]:
+    def raise_unless_stream(self) -> None:
         """The response is a stream if one was requested."""
-        yield from ()
 
     def note_progress(self) -> None:
         """There are no deadlines."""
@@ -94,11 +90,11 @@ class Proxy:
     def send(self, method: str, path: str, key: str, body: Json | None = None) -> tuple[int, bytes]:
         data = json.dumps(body).encode()
         headers = {"authorization": f"Bearer {key}"}
-        reply = finish(self._app(HttpRequest(method, path, headers=headers, read_body=reader_of(data))))
+        reply = self._app(HttpRequest(method, path, headers=headers, read_body=lambda: data))
         if isinstance(reply.body, bytes):
             return reply.status, reply.body
         with closing(reply.body) as pieces:
-            return reply.status, b"".join(piece for piece in pieces if isinstance(piece, bytes))
+            return reply.status, b"".join(pieces)
 
     def close(self) -> None:
         self.services.close()

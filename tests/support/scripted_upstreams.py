@@ -24,13 +24,12 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
+from deepseek_cursor_proxy.exchange import targets
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.retries import Retries
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
-from deepseek_cursor_proxy.http1.lull import Lull, Steps
-from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChanged
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -148,6 +147,8 @@ class Outcome:
 class _Response(UpstreamResponse):
     """A response that yields a script in place of what a connection receives."""
 
+    has_input = True
+
     def __init__(self, script: str, slot: Slot | None) -> None:
         self._script = script
         self.slot = slot
@@ -165,18 +166,17 @@ class _Response(UpstreamResponse):
         if self.slot is not None:
             self.slot.release()
 
-    def raise_unless_stream(self) -> Steps[None]:
-        yield from ()
+    def raise_unless_stream(self) -> None:
         if self._script == "no stream":
             raise FAULTS["no stream"]()
 
-    def stream(self) -> Generator[bytes | Heartbeat | Lull, None, None]:
+    def stream(self) -> Generator[bytes | Heartbeat, None, None]:
         for piece in STREAMS[self._script]:
             if isinstance(piece, ProxyError):
                 raise type(piece)(piece.message)
             yield piece
 
-    def read_with_heartbeats(self, *_: Any) -> Generator[bytes | Heartbeat | Lull, None, None]:
+    def read_with_heartbeats(self, *_: Any) -> Generator[bytes | Heartbeat, None, None]:
         for piece in STREAMS.get(self._script, ()):
             if isinstance(piece, ProxyError):
                 raise type(piece)(piece.message)
@@ -202,10 +202,10 @@ class _Limits:
     def is_full(self) -> bool:
         return False
 
-    def acquire(self, calls: int = 1) -> Steps[tuple[Slot, ...]]:
+    def acquire(self, calls: int = 1, peer: object = None) -> tuple[Slot, ...]:
         if self._world.faults[:1] == ["queue full"]:
             raise FAULTS[self._world.faults.pop(0)]()
-        return (yield from self._limits.of(MODEL).acquire(calls))
+        return self._limits.of(MODEL).acquire(calls)
 
 
 class World:
@@ -220,8 +220,9 @@ class World:
         clock = (lambda: self.now,)
         for kind in (Breaker, KeyPool):
             self._stack.enter_context(mock.patch.object(kind.__init__, "__defaults__", clock))  # type: ignore[misc]
-        fixed = {"now": clock[0], "uniform": lambda low, high: low, "pause": self._pause}
+        fixed = {"now": clock[0], "uniform": lambda low, high: low}
         self._stack.enter_context(mock.patch.dict(Retries.__init__.__kwdefaults__, fixed))
+        self._stack.enter_context(mock.patch.object(targets, "pause", self._pause))
         self._stack.enter_context(mock.patch.dict(Upstreams.__init__.__kwdefaults__, {"now": clock[0]}))
         names = [f"u{at}" for at in range(len(case.tables))]
         keys = {
@@ -254,8 +255,7 @@ class World:
 
     def close(self) -> None: ...
 
-    def _pause(self, seconds: float) -> Steps[None]:
-        yield from ()
+    def _pause(self, seconds: float, peer: object) -> None:
         self.now += seconds
         self.outcome.pauses.append(round(seconds, 3))
 
@@ -276,9 +276,8 @@ class World:
             shown["payload"] = fields["payload"](), fields["payload_bytes"]
         self.outcome.events.append(shown)
 
-    def send(self, destination: Destination, body: bytes, credential: str, peer: Any, slot: Slot | None) -> Steps[Any]:
+    def send(self, destination: Destination, body: bytes, credential: str, peer: Any, slot: Slot | None) -> Any:
         """The call, in the place of UpstreamClient.send."""
-        yield from ()
         payload = json.loads(body)
         has_turn = any(each["role"] == "assistant" for each in payload["messages"])
         has_search = any(tool["type"] != "function" for tool in payload.get("tools", ()))
@@ -308,10 +307,9 @@ class World:
         report.add_caller(b"m" * 32)
         context = CallContext(b"m" * 32, CLIENT_KEY, report, is_held=self.case.is_held)
         try:
-            with closing(finish(Exchange.open(context, generation, self.services))) as exchange:
+            with closing(Exchange.open(context, generation, self.services)) as exchange:
                 for batch in exchange.deltas():
-                    items = [] if isinstance(batch, Lull) else batch
-                    self.outcome.deltas += [str(each.chunk) if isinstance(each, Delta) else "" for each in items]
+                    self.outcome.deltas += [str(each.chunk) if isinstance(each, Delta) else "" for each in batch]
         except ProxyError as error:
             self.outcome.error = error.status, error.code
             self.outcome.message = json.dumps([type(error).__name__, error.payload(), error.retry_after])

@@ -20,8 +20,9 @@ import deepseek_cursor_proxy
 from deepseek_cursor_proxy.cli.demo.cursor import Call, CursorClient, echo
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, FakeDeepSeek
-from tests.support.harness import PATIENCE, RunningProxy
+from tests.support.harness import RunningProxy
 from tests.support.histories import TOOLS
+from tests.support.polling import wait_until
 
 _PACKAGE = str(Path(deepseek_cursor_proxy.__file__).parent)
 _SERVER = str(Path(_PACKAGE, "server"))
@@ -118,7 +119,7 @@ def _play_turn(proxy: RunningProxy, fake: FakeDeepSeek, text: str, recording: Ab
             fake.answer(_answer(2))
             second = client.post([question, echo(first), result])
         assert second.calls, second
-        proxy.server.connections.wait_until_empty(PATIENCE)
+        wait_until(lambda: len(proxy.server.connections) == 0)
 
 
 def _answer(number: int) -> Answer:

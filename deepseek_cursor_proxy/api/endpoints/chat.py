@@ -8,7 +8,6 @@ from deepseek_cursor_proxy.api import clients
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
-from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter, failure_events
 from deepseek_cursor_proxy.protocols.request.parse import parse
@@ -18,12 +17,12 @@ _API = PassthroughApi("/chat/completions", StreamEnds(re.compile(rb"data: \[DONE
 
 
 class ChatEndpoint(GenerationEndpoint):
-    def create(self, request: HttpRequest, deployment: str) -> Steps[HttpReply]:
+    def create(self, request: HttpRequest, deployment: str) -> HttpReply:
         return self.serve(request, _API, self._create, unquote(deployment) if deployment else None)
 
-    def _create(self, request: ClientRequest) -> Steps[HttpReply]:
+    def _create(self, request: ClientRequest) -> HttpReply:
         chat = parse(request.body, self._services.config, request.context.memory)
-        exchange = yield from self.open(request, GenerationRequest(chat, request.body, request.body_bytes))
+        exchange = self.open(request, GenerationRequest(chat, request.body, request.body_bytes))
         writer = ChunkWriter(chat, int(time())) if chat.stream else CompletionWriter(chat)
         config = self._services.config
         # Without a form of thinking blocks in the text, the client gets `reasoning_content` alone.
@@ -33,4 +32,4 @@ class ChatEndpoint(GenerationEndpoint):
         display = config.display_reasoning
         if display == "off" or (display == "auto" and not clients.shows_thinking(request.http, request.body)):
             form = None
-        return (yield from self.reply(exchange, chat, writer, form, with_end_notices=True))
+        return self.reply(exchange, chat, writer, form, with_end_notices=True)

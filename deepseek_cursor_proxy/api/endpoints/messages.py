@@ -10,7 +10,6 @@ from deepseek_cursor_proxy.api.routes import new_request_id
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.messages_api import MESSAGES
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
-from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic.request import parse
 from deepseek_cursor_proxy.protocols.anthropic.writer import (
@@ -31,10 +30,10 @@ _API = PassthroughApi("/messages", StreamEnds(_LAST_EVENT, lambda error: failure
 
 
 class MessagesEndpoint(GenerationEndpoint):
-    def create(self, request: HttpRequest, _: str) -> Steps[HttpReply]:
+    def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
 
-    def _create(self, request: ClientRequest) -> Steps[HttpReply]:
+    def _create(self, request: ClientRequest) -> HttpReply:
         sealer = self._sealer(request)
         message = parse(request.body, self._services.config, sealer, request.context.memory)
         chat = message.request
@@ -43,16 +42,16 @@ class MessagesEndpoint(GenerationEndpoint):
         needs_own = chat.server_tools or any(message.server_items is not None for message in chat.messages)
         upstream_api = MESSAGES if needs_own else CHAT
         generation = GenerationRequest(chat._replace(stream=True), request.body, request.body_bytes, upstream_api)
-        exchange = yield from self.open(request, generation)
+        exchange = self.open(request, generation)
         tokens = request.body_bytes // _BYTES_PER_TOKEN
         head = MessageHead(f"msg_{secrets.token_hex(12)}", new_request_id(), tokens)
         writer: MessageWriter = PlainMessageWriter(head, message, sealer)
         if chat.stream:
             writer = PingingWriter(head, message, sealer, monotonic, self._services.config.heartbeat_interval)
-        reply = yield from self.reply(exchange, chat, writer)
+        reply = self.reply(exchange, chat, writer)
         return reply._replace(headers=(*reply.headers, ("request-id", head.request_id)))
 
-    def count_tokens(self, request: HttpRequest, _: str) -> Steps[HttpReply]:
+    def count_tokens(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, None, self._count_tokens)
 
     def _count_tokens(self, request: ClientRequest) -> HttpReply:

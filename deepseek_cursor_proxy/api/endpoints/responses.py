@@ -31,10 +31,8 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
-from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, encode_json
-from deepseek_cursor_proxy.net.wait import finish, without_lulls
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
 from deepseek_cursor_proxy.protocols.responses import envelope
@@ -72,22 +70,22 @@ class ResponsePlan:
 
 
 class ResponsesEndpoint(GenerationEndpoint):
-    def create(self, request: HttpRequest, _: str) -> Steps[HttpReply]:
+    def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
 
-    def input_tokens(self, request: HttpRequest, _: str) -> Steps[HttpReply]:
+    def input_tokens(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _INPUT_TOKENS_API, self._count_tokens)
 
-    def compact(self, request: HttpRequest, _: str) -> Steps[HttpReply]:
+    def compact(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _COMPACT_API, self._compact)
 
-    def _create(self, request: ClientRequest) -> Steps[HttpReply]:
+    def _create(self, request: ClientRequest) -> HttpReply:
         plan = self._plan(request, request.body)
         options = plan.frame.options
         if options.background:
             return self._create_in_background(plan)
         try:
-            exchange = yield from self.open(plan.request, plan.generation)
+            exchange = self.open(plan.request, plan.generation)
         except UpstreamRefused as refusal:
             if options.stream and error_code(refusal) == OVERFLOW:
                 # A stream that only fails: Codex reads this code in an event alone, and reports a 400 as a bug.
@@ -96,7 +94,7 @@ class ResponsesEndpoint(GenerationEndpoint):
             raise
         chat, writer = plan.generation.request, self._writer(plan)
         if not options.stream:
-            return (yield from self.reply(exchange, chat, PlainResponseWriter(writer)))
+            return self.reply(exchange, chat, PlainResponseWriter(writer))
         events = write_events(exchange, show(exchange, chat), writer)
         return stream_reply(exchange, _cancel_if_left(events, writer))
 
@@ -104,11 +102,11 @@ class ResponsesEndpoint(GenerationEndpoint):
         count = self._services.counter.count(self._plan(request, request.body).generation.request)
         return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
 
-    def _compact(self, request: ClientRequest) -> Steps[HttpReply]:
+    def _compact(self, request: ClientRequest) -> HttpReply:
         plan = self._plan(request, envelope.compact_request(request.body))
-        exchange = yield from self.open(plan.request, plan.generation)
+        exchange = self.open(plan.request, plan.generation)
         writer = PlainCompactionWriter(self._writer(plan), complete_items(plan.input, plan.frame.id_suffix))
-        return (yield from self.reply(exchange, plan.generation.request, writer))
+        return self.reply(exchange, plan.generation.request, writer)
 
     def _plan(self, request: ClientRequest, body: Json) -> ResponsePlan:
         config, namespace = self._services.config, request.context.namespace
@@ -206,8 +204,8 @@ class ResponsesEndpoint(GenerationEndpoint):
         job.append(writer.start())
         request = plan.request._replace(context=plan.request.context._replace(peer=job.peer))
         with (
-            closing(finish(self.open(request, plan.generation), job.peer)) as exchange,
-            closing(without_lulls(show(exchange, plan.generation.request), job.peer)) as batches,
+            closing(self.open(request, plan.generation)) as exchange,
+            closing(show(exchange, plan.generation.request)) as batches,
         ):
             job.unaccepted_bytes = 0
             try:

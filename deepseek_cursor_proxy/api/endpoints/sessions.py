@@ -12,7 +12,6 @@ from urllib.parse import parse_qs
 from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint, unknown_session
 from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
 from deepseek_cursor_proxy.exchange.exchange import prepare_request
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull, Steps
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, bad_field, decode_json_object, encode_json, optional, too_long
 from deepseek_cursor_proxy.protocols.request.parse import parse
@@ -28,9 +27,9 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?
 
 
 class SessionsEndpoint(GenerationEndpoint):
-    def create(self, request: HttpRequest, _: str) -> Steps[HttpReply]:
+    def create(self, request: HttpRequest, _: str) -> HttpReply:
         caller = self.namespace(request)
-        raw = yield from request.read_body()
+        raw = request.read_body()
         options = _options(decode_json_object(raw) if raw.strip() else {})
         with self._faults():
             session = self._services.sessions.create(caller, options, is_known=bool(self._report.key))
@@ -76,7 +75,7 @@ class SessionsEndpoint(GenerationEndpoint):
             lines = export.lines(self._services.sessions.nodes(stored.uuid), form, export.Filter(), tokenizer)
         return HttpReply(200, _Pieces(b"", b"", lines, b""), (("Content-Type", "application/jsonl; charset=utf-8"),))
 
-    def render(self, request: HttpRequest, _: str) -> Steps[HttpReply]:
+    def render(self, request: HttpRequest, _: str) -> HttpReply:
         """The prompt of a chat request in a session; nothing is sent."""
         if not self._report.path_session:
             raise NotFound("Prompts are rendered in a session, at /s/{id}/v1/chat/completions/render.")
@@ -123,8 +122,7 @@ class _Pieces:
         self._before, self._between, self._pieces, self._after = before, between, pieces, after
         self.is_finished = False
 
-    def __iter__(self) -> Iterator[bytes | Lull]:
-        yield BLOCKING
+    def __iter__(self) -> Iterator[bytes]:
         yield self._before
         for index, piece in enumerate(self._pieces):
             yield self._between + piece if index else piece

@@ -15,7 +15,6 @@ from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound
 from deepseek_cursor_proxy.exchange.background_jobs import JobEvents
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, encode_json
 from deepseek_cursor_proxy.protocols.responses.writer import failure_event
@@ -97,9 +96,7 @@ class EventsAfter:
         self._events = events
         self._number = number
 
-    def __iter__(self) -> Iterator[bytes | Lull]:
-        # The events wait for another thread.
-        yield BLOCKING
+    def __iter__(self) -> Iterator[bytes]:
         try:
             for piece in self._events:
                 if rest := events_after(piece, self._number):

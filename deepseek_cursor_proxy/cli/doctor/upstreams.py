@@ -19,7 +19,6 @@ from deepseek_cursor_proxy.config.upstreams import serving
 from deepseek_cursor_proxy.deepseek import hosts, model_names, model_resolver
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamTimeout
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
-from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination, Origin
@@ -165,10 +164,10 @@ def _ask(client: UpstreamClient, upstream: CheckedUpstream, key: NamedKey) -> Ke
     destination = Destination(f"{upstream.base_url}/models", setting=upstream.setting, method="GET")
     models = None
     try:
-        with closing(finish(client.send_to(destination, b"", key.key, None))) as response:
+        with closing(client.send_to(destination, b"", key.key, None)) as response:
             if response.status == 200:
                 with contextlib.suppress(ValueError):
-                    body = as_object(decode_upstream_json(finish(response.read(_MAX_LIST_BYTES))))
+                    body = as_object(decode_upstream_json(response.read(_MAX_LIST_BYTES)))
                     names = (as_object(model).get("id") for model in as_list(body.get("data")))
                     models = tuple(safe_text(name, 100) for name in names if isinstance(name, str))
             return KeyAnswer(key.variable, response.status, models)
@@ -185,8 +184,8 @@ def _account(client: UpstreamClient, upstream: CheckedUpstream) -> balance.Accou
     """The account of the first key; None at another host than DeepSeek, which alone has one."""
     destination = Destination(upstream.base_url + balance.PATH, method="GET")
     with contextlib.suppress(ProxyError, ValueError):
-        with closing(finish(client.send(destination, b"", upstream.keys[0].key, None))) as response:
-            return balance.read_account(as_object(decode_upstream_json(finish(response.read()))))
+        with closing(client.send(destination, b"", upstream.keys[0].key, None)) as response:
+            return balance.read_account(as_object(decode_upstream_json(response.read())))
     return None
 
 

@@ -28,7 +28,6 @@ from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls, edit_
 from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, decode_upstream_json
 
 # After so many templates in a row that matched no event, no more are derived: the chunks of this stream never repeat.
@@ -290,9 +289,6 @@ def join_stream(batches: Batches, *, has_server_tools: bool) -> Batches:
     joined = _Completion()
     with closing(batches):
         for batch in batches:
-            if isinstance(batch, Lull):
-                yield batch
-                continue
             for item in batch:
                 if isinstance(item, Delta):
                     joined.add(item)

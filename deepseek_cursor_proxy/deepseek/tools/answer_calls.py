@@ -39,7 +39,6 @@ from deepseek_cursor_proxy.conversation import (
     ToolCall,
 )
 from deepseek_cursor_proxy.deepseek.rules import is_forced
-from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json, object_in
 
 
@@ -190,9 +189,6 @@ def _convert_stream(batches: Batches, request: ChatRequest, call_id: str) -> Bat
     has_run = False
     with closing(batches):
         for batch in batches:
-            if isinstance(batch, Lull):
-                yield batch
-                continue
             released: Batch = []
             for item in batch:
                 if isinstance(item, Heartbeat):

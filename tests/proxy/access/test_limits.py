@@ -258,27 +258,6 @@ class TestConcurrency(LimitsTestCase):
     def streamed(self) -> Iterator[Way]:
         return (way for way in WAYS if way.fields == {"stream": True})
 
-    def test_no_other_client_waits_while_a_stream_is_settled(self) -> None:
-        proxy, threads = self.ann(concurrent=1), list[str]()
-        limiter = proxy.server.services().limiter
-        assert limiter is not None
-        settle = limiter.settle
-
-        def watched(*arguments: Any) -> None:
-            threads.append(threading.current_thread().name)
-            settle(*arguments)
-
-        with mock.patch.object(limiter, "settle", watched):
-            # So slow that the event loop waits for its pieces.
-            self.fake.answer(Answer(content="x" * 400, piece=200, pause=0.03))
-            self.assertEqual(200, self.ask(proxy, stream=True).status)
-            self.fake.answer(Answer(content="x" * 400, piece=100, stall_after=3))
-            with self.connect(proxy, request_bytes(body("chat", stream=True), key=ANN)) as sock:
-                read_until(sock, b"xxx")
-            wait_until(lambda: self.used(proxy, "concurrent") == Used())
-        self.assertEqual(2, len(threads))
-        self.assertTrue(all(name.startswith("worker") for name in threads), threads)
-
     def test_a_request_that_runs_during_a_reload_is_settled(self) -> None:
         proxy = self.ann(concurrent=1)
         self.fake.answer(Answer(content="x" * 400, piece=100, stall_after=3))

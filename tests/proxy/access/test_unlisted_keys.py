@@ -11,6 +11,7 @@ from deepseek_cursor_proxy.config.access_keys import AccessKey
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
+from tests.support.polling import wait_until
 from tests.support.raw_streams import EVENT_STREAM
 
 OWNER, STRANGER, HELD = "sk-the-key-of-the-owner", "sk-the-key-of-a-stranger", "sk-held-by-the-proxy-0001"
@@ -262,7 +263,7 @@ class TestHeldKey(AccessTestCase):
                     status, headers, body = self.ask(proxy, body={**BODY, "stream": stream})
                     self.assertEqual(expected, status)
                     self.assertNotIn(HELD, repr(headers) + body.decode())
-            proxy.server.connections.wait_until_empty(PATIENCE)
+            wait_until(lambda: len(proxy.server.connections) == 0)
         traces = [path.read_text(encoding="utf-8") for path in self.folder.iterdir()]
         self.assertEqual(5, len(traces))
         for text in ("\n".join(logged.output), "".join(traces)):

@@ -12,7 +12,6 @@ from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.net.wait import finish, without_lulls
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import StoredResponse
@@ -77,8 +76,8 @@ class TestJobs(SocketTestCase):
         generation = GenerationRequest(parse(BODY, self.services.config), BODY, 1)
         try:
             context = CallContext(ME, "sk-0123456789", self.services.open_report("chat"), job.peer)
-            exchange = finish(Exchange.open(context, generation, self.services), job.peer)
-            for _ in without_lulls(exchange.deltas(), job.peer):
+            exchange = Exchange.open(context, generation, self.services)
+            for _ in exchange.deltas():
                 job.append(b"said")
             self.ended.append("completed")
         except ClientGone:

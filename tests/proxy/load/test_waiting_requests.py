@@ -1,18 +1,14 @@
-"""Requests that wait, many at once: for a connection, DeepSeek, a slot, a retry or their body. None holds a thread."""
+"""Requests that wait, many at once: for a connection, DeepSeek, a slot, a retry or their body."""
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
-from deepseek_cursor_proxy.http1.lull import Lull
-from deepseek_cursor_proxy.server import workers
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Step
 from tests.proxy.load import test_hostile_clients as hostile
-from tests.proxy.load.test_hostile_clients import MOST_THREADS, MUCH_PATIENCE, STREAM
+from tests.proxy.load.test_hostile_clients import MUCH_PATIENCE, STREAM
 from tests.support.harness import RawReply, RunningProxy, read_reply, request_bytes
 from tests.support.polling import wait_until
 from tests.support.width import width
@@ -20,39 +16,24 @@ from tests.support.width import width
 setUpModule = hostile.setUpModule
 
 PLAIN = {**STREAM, "stream": False}
-# A worker waits for some requests itself, while there are few.
-FEW = workers._FEW + 1
 
 
 class TestWaitingRequests(hostile.HostileTestCase):
     count = width(40, 200)
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.before = threading.active_count()
 
     def upstream(self, respond: Callable[[], Step]) -> None:
         """A DeepSeek whose answers can be held back until `release`."""
         self.fake = self.enterContext(FakeDeepSeek(responder=lambda _: respond()))
         self.addCleanup(self.fake.release.set)
 
-    def threads(self) -> int:
-        """Those of the proxy; the fake has one per call."""
-        names = [thread.name for thread in threading.enumerate()]
-        return len([name for name in names if "process_request_thread" not in name]) - self.before
-
     @contextmanager
     def waiting(self, data: bytes, **settings: Any) -> Iterator[tuple[RunningProxy, list[socket.socket]]]:
         """A proxy and clients that have sent this, when all of them wait."""
         proxy = self.proxy(**{"upstream_base_url": self.fake.url, **settings})
         socks = self.open_crowd(proxy, self.count, data)
-        wait_until(lambda: self.lulls(proxy) >= self.count - FEW and self.threads() <= MOST_THREADS, MUCH_PATIENCE)
+        wait_until(lambda: len(proxy.server.connections) == self.count, MUCH_PATIENCE)
         self.assert_serves(proxy)
         yield proxy, socks
-
-    def lulls(self, proxy: RunningProxy) -> int:
-        """How many requests the event loop waits for."""
-        return sum(isinstance(each.connection.pause, Lull) for each in list(proxy.server.connections.parked))
 
     def assert_answered(self, socks: list[socket.socket]) -> None:
         self.assertEqual({(200, "x")}, {(reply.status, reply.text) for reply in map(read_reply, socks)})
@@ -124,14 +105,13 @@ class TestWaitingRequests(hostile.HostileTestCase):
             (request_bytes(STREAM)[:-20], {}),
             (request_bytes(STREAM), {"upstream_base_url": self.unopened()}),
         ]
-        for few in (-1, workers._FEW):
-            for data, settings in kinds:
-                with mock.patch.object(workers, "_FEW", few), self.waiting(data, **settings) as (proxy, socks):
-                    started = time.monotonic()
-                    proxy.server.drain(0.0)
-                    self.assertLess(time.monotonic() - started, 4)
-                    for reply in map(read_reply, socks):
-                        self.assertEqual((503, "proxy_stopping"), (reply.status, reply.value["error"]["code"]))
+        for data, settings in kinds:
+            with self.waiting(data, **settings) as (proxy, socks):
+                started = time.monotonic()
+                proxy.server.drain(0.0)
+                self.assertLess(time.monotonic() - started, 4)
+                for reply in map(read_reply, socks):
+                    self.assertEqual((503, "proxy_stopping"), (reply.status, reply.value["error"]["code"]))
 
     def test_a_crowd_beyond_all_limits_is_refused_in_words(self) -> None:
         """Every stream ends whole or with a reply that says why, and no client waits for ever."""
@@ -145,7 +125,6 @@ class TestWaitingRequests(hostile.HostileTestCase):
             self.fake.stalls.get(timeout=MUCH_PATIENCE)
         limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
         wait_until(lambda: limit.queued_calls == 0, MUCH_PATIENCE)
-        wait_until(lambda: self.threads() <= MOST_THREADS)
         self.fake.release.set()
         replies: list[RawReply] = [read_reply(sock) for sock in socks]
         self.assertEqual(calls, len([reply for reply in replies if reply.status == 200 and reply.text == "x"]))

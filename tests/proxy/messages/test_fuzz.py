@@ -4,11 +4,9 @@ import random
 from typing import Any
 
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.net.wait import finish
 from tests.fake_deepseek import Answer, Call, Search
 from tests.proxy.requests import test_fuzz
 from tests.support.messages_client import TOOLS, ClientReply, add_up_events, events, result, user
-from tests.support.steps import reader_of
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 CALLS = [{"type": "tool_use", "id": f"toolu_{number}", "name": "read_file", "input": {"q": "x"}} for number in (1, 2)]
@@ -78,7 +76,7 @@ class TestBodies(test_fuzz.TestBodies):
 
     def ask(self, body: bytes) -> HttpReply:
         headers = {"x-api-key": "sk-test", "anthropic-version": "2023-06-01"}
-        return finish(self.app(HttpRequest("POST", "/v1/messages", "beta=true", headers, reader_of(body))))
+        return self.app(HttpRequest("POST", "/v1/messages", "beta=true", headers, lambda: body))
 
     def assert_answered(self, reply: HttpReply, name: str) -> None:
         self.assertIn(reply.status, self.STATUSES, name)

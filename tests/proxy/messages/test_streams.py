@@ -9,7 +9,6 @@ from unittest import mock
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.proxy.faults.test_client_disconnects import WAYS
 from tests.support import responses_client
-from tests.support.driven_streams import DrivenStreams
 from tests.support.harness import PATIENCE, read_until
 from tests.support.messages_client import TOOLS, MessagesTestCase, kinds, user
 from tests.support.polling import eventually
@@ -133,10 +132,6 @@ class TestStreams(MessagesTestCase):
         self.fake.answer(Failure(503, headers=(("Retry-After", "0"),)), Answer(content="Hi."))
         self.assertEqual(["text"], kinds(self.complete(proxy, stream=True)))
         self.assertEqual(2, len(self.fake.seen))
-
-
-class TestDrivenStreams(DrivenStreams, TestStreams, TestPings):
-    pass
 
 
 class TestCrowds(MessagesTestCase):

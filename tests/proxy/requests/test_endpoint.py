@@ -9,9 +9,7 @@ from deepseek_cursor_proxy.api.passthrough import PassthroughApi
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.errors import BadRequest, Unauthorized, UpstreamRefused
 from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
-from deepseek_cursor_proxy.http1.lull import Steps
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.net.wait import finish
 from tests.fake_deepseek import Answer, Failure
 from tests.support.harness import SocketTestCase
 from tests.support.histories import user
@@ -34,10 +32,9 @@ class EndpointTestCase(SocketTestCase):
     ) -> HttpReply:
         headers = {"authorization": f"Bearer {key}"}
         request = HttpRequest("POST", "/", headers=headers, read_body=lambda: self.read(body))
-        return finish(self.endpoint.serve(request, api, self.create, model))
+        return self.endpoint.serve(request, api, self.create, model)
 
-    def read(self, body: object) -> Steps[bytes]:
-        yield from ()
+    def read(self, body: object) -> bytes:
         self.bodies_read += 1
         return body if isinstance(body, bytes) else json.dumps(body).encode()
 
@@ -86,7 +83,7 @@ class TestServe(EndpointTestCase):
 class TestOpen(EndpointTestCase):
     def open(self, **details: Any) -> Any:
         self.serve({"model": "deepseek-v4-pro"})
-        exchange = finish(self.endpoint.open(self.received[-1], GenerationRequest(CHAT._replace(**details), {}, 2)))
+        exchange = self.endpoint.open(self.received[-1], GenerationRequest(CHAT._replace(**details), {}, 2))
         self.addCleanup(exchange.close)
         return exchange
 

@@ -14,7 +14,6 @@ from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.net.wait import finish
 from tests.fake_deepseek import Answer, Call
 from tests.proxy.requests.test_shapes import APPLY_PATCH, BARE, FLAT
 from tests.support import hostile_requests as hostile
@@ -22,7 +21,6 @@ from tests.support.fuzzing import cases, mutated, mutated_value, pieces
 from tests.support.harness import RunningProxy, SocketTestCase, read_to_the_end
 from tests.support.messages_client import result, user
 from tests.support.request_heads import read_request_head
-from tests.support.steps import reader_of
 from tests.support.width import width
 from tests.unit.http1.test_heads import assert_agreed
 
@@ -240,7 +238,7 @@ class TestBodies(FuzzTestCase):
 
     def ask(self, body: bytes) -> HttpReply:
         headers = {"authorization": "Bearer sk-test"}
-        return finish(self.app(HttpRequest("POST", "/v1/chat/completions", "", headers, reader_of(body))))
+        return self.app(HttpRequest("POST", "/v1/chat/completions", "", headers, lambda: body))
 
     def assert_answered(self, reply: HttpReply, name: str) -> None:
         self.assertIn(reply.status, self.STATUSES, name)

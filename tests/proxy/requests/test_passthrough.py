@@ -5,13 +5,12 @@ import gzip
 import json
 import os
 import socket
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.upstream import response
-from deepseek_cursor_proxy.upstream.connections import Connection
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import Answer, Failure, Raw
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, chat_body, request_bytes
 from tests.support.polling import wait_until
@@ -31,12 +30,14 @@ def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> Raw:
 
 def patient_heads() -> contextlib.AbstractContextManager[object]:
     """Let `request_timeout` bound the silence after the head of an answer, and not the time until the head."""
-    receive = Connection.receive_steps
+    read_head = UpstreamResponse.read_head
 
-    def receive_patiently(connection: Connection, _: float, peer: Peer | None) -> Any:
-        return receive(connection, Deadline.after(PATIENCE), peer)
+    def read_patiently(response: UpstreamResponse) -> None:
+        config, response._config = response._config, replace(response._config, request_timeout=PATIENCE)
+        read_head(response)
+        response._config = config
 
-    return mock.patch.object(Connection, "receive_steps", receive_patiently)
+    return mock.patch.object(UpstreamResponse, "read_head", read_patiently)
 
 
 class PassthroughTestCase(SocketTestCase):
@@ -159,7 +160,7 @@ class TestAnswer(PassthroughTestCase):
             self.other.answer(step)
             with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
                 status, _, _ = self.ask(body, proxy)
-                proxy.server.connections.wait_until_empty(PATIENCE)
+                wait_until(lambda: len(proxy.server.connections) == 0)
             (line,) = logged.output
             self.assertRegex(line, rf"gpt-9 passed on to 127.0.0.1 · {status} · \d+\.\d s$")
         self.assertEqual(0, proxy.store.stats().reasonings)

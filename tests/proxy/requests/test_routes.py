@@ -5,10 +5,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.net.wait import finish
 from tests.fake_deepseek import Answer
 from tests.support.harness import PATIENCE, SocketTestCase
-from tests.support.steps import reader_of
 
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -22,7 +20,7 @@ class AppTestCase(SocketTestCase):
     def ask(self, path: str, body: Any = None, method: str = "POST", **headers: str) -> HttpReply:
         data = json.dumps(body or {}).encode()
         sent = {"authorization": "Bearer sk-test", **{name.replace("_", "-"): each for name, each in headers.items()}}
-        return finish(self.app(HttpRequest(method, path, headers=sent, read_body=reader_of(data))))
+        return self.app(HttpRequest(method, path, headers=sent, read_body=lambda: data))
 
 
 class TestApp(AppTestCase):

@@ -9,7 +9,6 @@ from deepseek_cursor_proxy.protocols.responses import writer
 from tests.fake_deepseek import Answer, Call, Failure, Raw
 from tests.proxy.faults.test_client_disconnects import WAYS
 from tests.proxy.responses.test_background import first_response
-from tests.support.driven_streams import DrivenStreams
 from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.polling import eventually
 from tests.support.raw_streams import EVENT_STREAM, raw_stream
@@ -210,10 +209,6 @@ class TestManyStreams(ResponsesTestCase):
 
         with ThreadPoolExecutor(streams) as pool:
             list(pool.map(ask, range(streams)))
-
-
-class TestDrivenStreams(DrivenStreams, TestStreams):
-    pass
 
 
 class TestUpgrades(ResponsesTestCase):

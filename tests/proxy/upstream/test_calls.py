@@ -11,7 +11,6 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.net.wait import finish, without_lulls
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
@@ -35,7 +34,7 @@ class UpstreamTestCase(SocketTestCase):
         return self.enterContext(closing(UpstreamClient(ProxyConfig(**settings))))
 
     def send(self, upstream: UpstreamClient | None = None, body: bytes = BODY) -> UpstreamResponse:
-        answer = finish((upstream or self.upstream()).send(self.destination, body, "sk-test", None))
+        answer = (upstream or self.upstream()).send(self.destination, body, "sk-test", None)
         self.addCleanup(answer.close)
         return answer
 
@@ -45,7 +44,7 @@ class TestKeepAlive(UpstreamTestCase):
         upstream = self.upstream()
         for _ in range(3):
             answer = self.send(upstream)
-            finish(answer.read())
+            answer.read()
             answer.close()
         self.assertEqual(1, self.fake.connections)
 
@@ -53,7 +52,7 @@ class TestKeepAlive(UpstreamTestCase):
         upstream = self.upstream()
         for _ in range(3):
             answer = self.send(upstream, STREAMED)
-            for piece in without_lulls(answer.stream()):
+            for piece in answer.stream():
                 if piece.endswith(sse.DONE):
                     break
             answer.close(was_complete=True)
@@ -68,7 +67,7 @@ class TestKeepAlive(UpstreamTestCase):
     def test_a_connection_that_died_in_the_pool_costs_one_silent_retry(self) -> None:
         upstream = self.upstream()
         answer = self.send(upstream)
-        finish(answer.read())
+        answer.read()
         answer.close()
         (kept,) = upstream._pool._idle
         kept._sock.shutdown(socket.SHUT_RDWR)
@@ -90,7 +89,7 @@ class TestKeepAlive(UpstreamTestCase):
             with self.subTest(budget), RawUpstream(lambda _, plays=plays: next(plays)) as server:  # type: ignore[misc]
                 upstream = self.upstream(server.url, retry_budget=budget)
                 with closing(self.send(upstream)) as answer:
-                    finish(answer.read())
+                    answer.read()
                 with self.assertRaises(UpstreamDropped):
                     self.send(upstream)
                 self.assertEqual(requests, len(server.requests))
@@ -117,7 +116,7 @@ class TestKeepAlive(UpstreamTestCase):
         self.addCleanup(hung_up.set)
         upstream = self.upstream(f"http://127.0.0.1:{listener.getsockname()[1]}")
         with self.assertRaises(UpstreamRefused) as caught:
-            finish(upstream.send(self.destination, b"x" * 30_000_000, "sk-test", None))
+            upstream.send(self.destination, b"x" * 30_000_000, "sk-test", None)
         self.assertEqual(413, caught.exception.status)
 
     def test_a_new_connection_without_a_response_is_not_retried_silently(self) -> None:
@@ -136,13 +135,13 @@ class TestFailures(UpstreamTestCase):
     def test_a_response_compressed_unasked_is_decoded(self) -> None:
         packed = gzip.compress(b'{"a":1}')
         self.fake.answer(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"))
-        self.assertEqual(b'{"a":1}', finish(self.send().read()))
+        self.assertEqual(b'{"a":1}', self.send().read())
 
     def test_a_response_that_decodes_to_too_much_is_a_failure(self) -> None:
         packed = gzip.compress(b" " * (80 * 1024 * 1024), 1)
         self.fake.answer(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"))
         with self.assertRaises(UpstreamFailed):
-            finish(self.send().read())
+            self.send().read()
 
 
 class TestRefusals(UpstreamTestCase):
@@ -178,4 +177,4 @@ class TestStreams(UpstreamTestCase):
     def test_a_stream_arrives_as_it_was_sent(self) -> None:
         data = b"data: 1\r\n\r\n: hello\r\rdata: 2\ndata: 3\n\n"
         self.fake.answer(raw(data, "Content-Type: text/event-stream"))
-        self.assertEqual(data, b"".join(without_lulls(self.send(body=STREAMED).stream())))
+        self.assertEqual(data, b"".join(self.send(body=STREAMED).stream()))

@@ -16,7 +16,6 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.upstream import connect, connections
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connect import Address, Connector, ConnectTimeout, Resolver
@@ -40,7 +39,7 @@ def answering(_: bytes) -> ScriptedReply:
 def resolve(
     resolver: Resolver, host: str, port: int, seconds: float = PATIENCE, peer: Peer | None = None
 ) -> list[Address]:
-    return finish(resolver.resolve(host, port, Deadline.after(seconds)), peer)
+    return resolver.resolve(host, port, Deadline.after(seconds), peer)
 
 
 def closed_address() -> tuple[str, int]:
@@ -65,9 +64,9 @@ class ConnectingTestCase(SocketTestCase):
             destination = Destination(f"{url}/chat/completions")
             with (
                 closing(UpstreamClient(config)) as upstream,
-                closing(finish(upstream.send(destination, BODY, SECRET, peer), peer)) as answer,
+                closing(upstream.send(destination, BODY, SECRET, peer)) as answer,
             ):
-                return finish(answer.read(), peer)
+                return answer.read()
 
     def failure(self, url: str, kind: type[ProxyError], **details: Any) -> str:
         with self.assertRaises(kind) as caught:
@@ -162,7 +161,7 @@ class TestTls(ConnectingTestCase):
             return wait_either(*arguments)
 
         with mock.patch.dict(os.environ, TRUSTED), mock.patch.object(connections, "wait_either", count):
-            connection = finish(Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port)))
+            connection = Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port))
             self.addCleanup(connection.close)
             with self.assertRaises(TimeoutError):
                 connection.send(b"x" * 30_000_000, 0.1)
@@ -178,7 +177,7 @@ class TestTls(ConnectingTestCase):
             upstream = self.enterContext(closing(UpstreamClient(ProxyConfig())))
             with self.assertRaises(ProxyError) as caught:
                 destination = Destination(f"https://localhost:{port}/chat/completions")
-                finish(upstream.send(destination, b"x" * 30_000_000, SECRET, None))
+                upstream.send(destination, b"x" * 30_000_000, SECRET, None)
         self.assertEqual(413, caught.exception.status)
 
     def secured_server(self, serve: Callable[[ssl.SSLSocket], None]) -> int:
@@ -219,8 +218,7 @@ class TestAddresses(ConnectingTestCase):
         return Origin("http", host, upstream.port)
 
     def open(self, origin: Origin, peer: Peer | None = None, timeout: float = PATIENCE) -> Connection:
-        steps = Connector(ProxyConfig(connect_timeout=timeout), {}).open(origin)
-        return self.enterContext(closing(finish(steps, peer)))
+        return self.enterContext(closing(Connector(ProxyConfig(connect_timeout=timeout), {}).open(origin, peer)))
 
     def resolving(self, *addresses: tuple[str, int]) -> Any:
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
@@ -351,7 +349,7 @@ class TestProxies(ConnectingTestCase):
             (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1\r\n\r\n", UpstreamFailed, "(302)"),
             (b"HTTP/1.1 503 Busy\r\n\r\n", UpstreamDropped, "(503)"),
             (b"SSH-2.0-OpenSSH_9.0\r\n\r\n", UpstreamFailed, "does not answer as an HTTP proxy"),
-            (b"HTTP/1.1 200 OK\r\n\r\nwelcome", UpstreamFailed, "says more"),
+            (b"HTTP/1.1 200 OK\r\n\r\nwelcome", UpstreamFailed, "it sent data after its CONNECT response"),
             (b"HTTP/1.1 2", UpstreamDropped, "closed the connection"),
             (b"", UpstreamTimeout, "in time"),
         ):

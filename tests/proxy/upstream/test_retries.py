@@ -7,7 +7,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy.exchange import retries
 from tests.fake_deepseek import Answer, Failure, Raw, Step
-from tests.support.harness import PATIENCE, SocketTestCase, chat_body
+from tests.support.harness import SocketTestCase, chat_body
+from tests.support.polling import wait_until
 
 CUT = Raw(b"")
 CUT_HEAD = Raw(b"HTTP/1.1 2")
@@ -89,7 +90,7 @@ class TestRetries(RetryTestCase):
                 while not self.fake.seen:
                     self.fake.release.wait(0.01)
                 sock.close()
-                proxy.server.connections.wait_until_empty(PATIENCE)
+                wait_until(lambda: len(proxy.server.connections) == 0)
         self.assertEqual(1, len(self.fake.seen))
         self.assertIn("client left", logged.output[-1])
 

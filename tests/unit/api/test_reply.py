@@ -7,13 +7,10 @@ from unittest import mock
 from deepseek_cursor_proxy.api import reply
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamTimeout
-from deepseek_cursor_proxy.http1.lull import Lull
 from deepseek_cursor_proxy.http1.messages import HttpReply
-from deepseek_cursor_proxy.net.wait import finish
 
 SAYS = [Delta(text="a")]
 ROLE = [Delta(text="")]
-LULL = Lull()
 END = [Delta(text="z", finish_reason="stop")]
 
 
@@ -42,13 +39,13 @@ class Writer:
 
 
 def new_exchange() -> mock.Mock:
-    return mock.Mock(wait_handle=None, cache_state="")
+    return mock.Mock(cache_state="")
 
 
 class Source:
     """Batches that may end in an error; knows whether they were closed."""
 
-    def __init__(self, *batches: Batch | Lull, error: BaseException | None = None) -> None:
+    def __init__(self, *batches: Batch, error: BaseException | None = None) -> None:
         self._batches = batches
         self._error = error
         self.is_closed = False
@@ -66,14 +63,14 @@ class TestStream(unittest.TestCase):
     def setUp(self) -> None:
         self.exchange = new_exchange()
 
-    def written(self, source: Source, writer: Writer | None = None) -> list[bytes | Lull]:
+    def written(self, source: Source, writer: Writer | None = None) -> list[bytes]:
         return list(reply.write_events(self.exchange, source(), writer or Writer()))
 
     def test_a_stream_has_a_beginning_its_batches_and_an_end(self) -> None:
         self.assertEqual([b"[", b"a", b"z", b"]"], self.written(Source(SAYS, END)))
 
-    def test_a_lull_goes_on_to_the_consumer_and_a_batch_without_words_is_nothing(self) -> None:
-        self.assertEqual([b"[", LULL, b"a", b"]"], self.written(Source(LULL, ROLE, SAYS)))
+    def test_a_batch_without_words_is_nothing(self) -> None:
+        self.assertEqual([b"[", b"a", b"]"], self.written(Source(ROLE, SAYS)))
 
     def test_a_failure_is_written_by_the_writer(self) -> None:
         for error, code in (
@@ -114,7 +111,7 @@ class TestPlain(unittest.TestCase):
 
     def reply(self, source: Source, writer: Writer | None = None, *, is_late: bool = False) -> HttpReply:
         seconds = 0.0 if is_late else 3600.0
-        return finish(reply.plain_reply(self.exchange, source(), writer or Writer(), seconds))
+        return reply.plain_reply(self.exchange, source(), writer or Writer(), seconds)
 
     def late_body(self, source: Source, writer: Writer | None = None) -> Callable[[], bytes]:
         found = self.reply(source, writer, is_late=True)

@@ -11,7 +11,6 @@ from deepseek_cursor_proxy.api.routes import ROUTES, App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.http1.messages import HttpRequest
-from deepseek_cursor_proxy.net.wait import finish
 
 
 class TestTable(unittest.TestCase):
@@ -33,5 +32,5 @@ class TestWithoutDescriptors(unittest.TestCase):
             ("GET", "/nowhere", 404, "GET /nowhere refused: 404 Unknown path"),
         ):
             with self.subTest(path), no_import, self.assertLogs(level="INFO") as logs:
-                self.assertEqual(status, finish(app(HttpRequest(method, path, "", {}))).status)
+                self.assertEqual(status, app(HttpRequest(method, path, "", {})).status)
             self.assertIn(line, logs.output[0])

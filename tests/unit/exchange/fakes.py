@@ -11,7 +11,6 @@ from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.exchange import retries
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.lull import Lull, Steps
 from deepseek_cursor_proxy.observers.events import Event
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -20,7 +19,7 @@ from deepseek_cursor_proxy.upstream.connections import Destination
 
 ME = b"m" * 32
 DONE = b"data: [DONE]\n\n"
-Piece = bytes | Heartbeat | Lull | Exception
+Piece = bytes | Heartbeat | Exception
 
 
 def event(finish_reason: str | None = None, **delta: Any) -> bytes:
@@ -35,21 +34,21 @@ class FakeResponse:
         self._pieces = pieces
         self.notes: list[str] = []
         self.connect_seconds = 0.0
+        self.has_input = True
 
-    def stream(self) -> Iterator[bytes | Heartbeat | Lull]:
+    def stream(self) -> Iterator[bytes | Heartbeat]:
         return self._play()
 
-    def read_with_heartbeats(self) -> Iterator[bytes | Heartbeat | Lull]:
+    def read_with_heartbeats(self) -> Iterator[bytes | Heartbeat]:
         return self._play()
 
-    def _play(self) -> Iterator[bytes | Heartbeat | Lull]:
+    def _play(self) -> Iterator[bytes | Heartbeat]:
         for piece in self._pieces:
             if isinstance(piece, Exception):
                 raise piece
             yield piece
 
-    def raise_unless_stream(self) -> Steps[None]:
-        yield from ()
+    def raise_unless_stream(self) -> None: ...
 
     def note_progress(self) -> None:
         self.notes.append("progress")
@@ -72,8 +71,7 @@ class FakeUpstream:
         self.payloads: list[dict[str, Any]] = []
         self.call_limits = CallLimits(lambda model: 100, 0)
 
-    def send(self, destination: Destination, body: bytes, *_: Any) -> Steps[FakeResponse]:
-        yield from ()
+    def send(self, destination: Destination, body: bytes, *_: Any) -> FakeResponse:
         self.payloads.append(json.loads(body))
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):

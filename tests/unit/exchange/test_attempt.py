@@ -9,53 +9,50 @@ from deepseek_cursor_proxy.deepseek.apis.chat_api import completion_deltas
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.exchange.attempt import read_stream, read_whole
-from deepseek_cursor_proxy.http1.lull import BLOCKING, Lull
 from tests.unit.exchange.fakes import DONE, FakeResponse, Piece, event
 
 ROLE = event(role="assistant", content="")
 
 
 class TestStream(unittest.TestCase):
-    def read(self, *pieces: Piece) -> list[Any]:
-        """Every step as a word, a text for each delta, and `record_sent` where it runs."""
+    def read(self, *pieces: Piece, has_input: bool = True) -> list[Any]:
+        """A text for each delta, and `record_sent` where it runs."""
         self.response = FakeResponse(*pieces)
+        self.response.has_input = has_input
         steps: list[Any] = []
         record_sent = lambda: steps.append("record_sent")  # noqa: E731
         for step in read_stream(self.response, StreamReader(), record_sent):  # type: ignore[arg-type]
-            if isinstance(step, Lull):
-                steps.append("block" if step is BLOCKING else "lull")
-            else:
-                steps.append([item.text if isinstance(item, Delta) else "heartbeat" for item in step.batch])
+            steps.append([item.text if isinstance(item, Delta) else "heartbeat" for item in step.batch])
         return steps
 
     def test_the_first_event_goes_alone_and_the_call_is_recorded_after_it(self) -> None:
         steps = self.read(ROLE + event(content="a") + event(content="b"))
-        self.assertEqual([[""], "block", "record_sent", ["a", "b"]], steps)
+        self.assertEqual([[""], "record_sent", ["a", "b"]], steps)
 
     def test_a_keep_alive_is_no_first_event(self) -> None:
         """The first real one waited until everything that had arrived with it was parsed."""
-        after = [["heartbeat", ""], "block", "record_sent", ["a", "b"]]
+        after = [["heartbeat", ""], "record_sent", ["a", "b"]]
         self.assertEqual(after, self.read(b": keep-alive\n\n" + ROLE + event(content="a") + event(content="b")))
-        after = [["heartbeat"], "block", "record_sent", ["heartbeat"], [""], "block", "record_sent", ["a"]]
+        after = [["heartbeat"], "record_sent", ["heartbeat"], [""], "record_sent", ["a"]]
         self.assertEqual(after, self.read(b": keep-alive\n\n", b": wait\n\n", ROLE + event(content="a")))
 
     def test_the_call_is_recorded_while_there_is_nothing_to_hand_on(self) -> None:
-        steps = self.read(Lull(self.id), Heartbeat(), ROLE)  # type: ignore[arg-type]
-        self.assertEqual(["record_sent", "lull", "record_sent", ["heartbeat"], [""], "block", "record_sent"], steps)
+        steps = self.read(Heartbeat(), ROLE, has_input=False)
+        self.assertEqual(["record_sent", ["heartbeat"], [""], "record_sent"], steps)
 
     def test_cheap_events_go_before_those_that_are_stored(self) -> None:
         steps = self.read(ROLE, event(content="a") + event(content="b") + event("stop", content=""))
-        self.assertEqual([["a", "b"], "block", "record_sent", [""]], steps[3:])
+        self.assertEqual([["a", "b"], "record_sent", [""]], steps[2:])
 
-    def test_events_that_are_stored_go_behind_a_lull_even_if_none_is_cheap(self) -> None:
-        self.assertEqual(["block", "record_sent", ["all"]], self.read(event("stop", content="all"))[:3])
+    def test_the_call_is_recorded_before_events_that_are_stored_even_if_none_is_cheap(self) -> None:
+        self.assertEqual(["record_sent", ["all"]], self.read(event("stop", content="all"))[:2])
 
     def test_a_call_that_may_be_complete_is_stored_as_well(self) -> None:
         call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
-        self.assertEqual(["block", "record_sent", [None]], self.read(ROLE, event(tool_calls=[call]))[3:])
+        self.assertEqual(["record_sent", [None]], self.read(ROLE, event(tool_calls=[call]))[2:])
 
     def test_nothing_is_read_behind_the_end(self) -> None:
-        self.assertEqual([["a"]], self.read(ROLE, event(content="a") + DONE, event(content="b"))[3:])
+        self.assertEqual([["a"]], self.read(ROLE, event(content="a") + DONE, event(content="b"))[2:])
 
     def test_the_response_is_told_what_was_progress_and_what_a_keep_alive(self) -> None:
         self.read(b": keep-alive\n\n", b"\n", ROLE, b"data: half")

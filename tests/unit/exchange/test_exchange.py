@@ -5,8 +5,6 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.exchange import Exchange
-from deepseek_cursor_proxy.http1.lull import Lull
-from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, Finished
 from tests.unit.exchange.fakes import DONE, ExchangeTestCase, FakeResponse, event
 
@@ -22,10 +20,10 @@ def texts(batches: list[Batch]) -> str:
 class TestExchange(ExchangeTestCase):
     def open(self, *answers: FakeResponse | Exception, **settings: Any) -> Exchange:
         services = self.services(*answers, **settings)
-        return finish(Exchange.open(self.context(services), self.generation(), services))
+        return Exchange.open(self.context(services), self.generation(), services)
 
     def read(self, exchange: Exchange) -> list[Batch]:
-        return [batch for batch in exchange.deltas() if not isinstance(batch, Lull)]
+        return list(exchange.deltas())
 
     def finished(self) -> Finished:
         (finished,) = [each for each in self.events if isinstance(each, Finished)]
@@ -44,15 +42,10 @@ class TestExchange(ExchangeTestCase):
     def test_a_turn_is_stored_before_the_batch_that_completes_it_is_handed_on(self) -> None:
         seen = []
         for batch in self.open(FakeResponse(*ANSWER)).deltas():
-            is_end = not isinstance(batch, Lull) and any(isinstance(i, Delta) and i.finish_reason for i in batch)
+            is_end = any(isinstance(item, Delta) and item.finish_reason for item in batch)
             seen.append((is_end, self.stored_texts()))
         self.assertIn((True, ["Hm."]), seen)
         self.assertEqual([], next(stored for is_end, stored in seen if not is_end))
-
-    def test_lulls_are_handed_on(self) -> None:
-        lull, response = Lull(self.id), FakeResponse(THOUGHT, STOP)  # type: ignore[arg-type]
-        response._pieces = (THOUGHT, lull, STOP)
-        self.assertIn(lull, list(self.open(response).deltas()))
 
     def test_a_stream_without_a_finish_reason_is_a_failure_and_its_reasoning_is_stored(self) -> None:
         exchange = self.open(FakeResponse(THOUGHT, DONE))

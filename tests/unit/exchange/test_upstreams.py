@@ -8,7 +8,6 @@ from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import Forbidden, NotFound
 from deepseek_cursor_proxy.exchange.upstreams import Candidate, ChatRoute, RoutedChat, Upstreams
-from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
@@ -88,7 +87,7 @@ class TestUpstreams(DatabaseTestCase):
     def test_a_full_one_comes_after_those_with_a_free_slot_unless_the_chat_is_there(self) -> None:
         upstreams = self.upstreams(a={"max_calls": 1}, b={"priority": 2})
         limit = self.limits.of("a")
-        finish(limit.acquire())
+        limit.acquire()
         self.assertEqual(["b", "a"], self.names(upstreams))
         self.assertEqual("a", upstreams.candidates(PRO, RoutedChat(b"chat", reserved=limit))[0].upstream.name)
         upstreams.record_route(b"chat", ChatRoute("a", None))

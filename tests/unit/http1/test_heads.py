@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from deepseek_cursor_proxy.errors import ProtocolError, ProxyError
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.heads import Head, HeadBuffer, RequestHead, ResponseHead
-from deepseek_cursor_proxy.net.wait import finish
 from tests.support.request_heads import read_request_head
-from tests.support.steps import at_once
 
 LIMIT = 1000
 HOST = b"Host: localhost:9000"
@@ -86,7 +84,7 @@ def read_response(arriving: Sequence[bytes]) -> Read | type[ValueError] | str:
     assert_agreed(b"".join(arriving), heads.parse_response_head, HeadBuffer(heads.bad_response))
     incoming = iter(arriving)
     try:
-        response, rest = finish(heads.read_response_head(lambda: at_once(next(incoming, b""))))
+        response, rest = heads.read_response_head(lambda: next(incoming, b""))
         body = bodies.response_decoder(response)
         payload = body.feed(rest) + b"".join([body.feed(piece) for piece in incoming])
         body.end()
@@ -322,7 +320,7 @@ class Connections(Http1Test):
         ]
         for received, is_empty, is_late in cases:
             with self.subTest(received), self.assertRaises(heads.IncompleteHead) as caught:
-                finish(heads.read_response_head(map(at_once, received).__next__))
+                heads.read_response_head(iter(received).__next__)
             self.assertEqual((is_empty, is_late), (caught.exception.is_empty, caught.exception.is_late))
 
     def test_the_bytes_behind_a_head_are_handed_over_once(self) -> None:

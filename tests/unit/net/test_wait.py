@@ -13,7 +13,14 @@ from unittest import mock
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping
 from deepseek_cursor_proxy.net import wait as waiting
-from deepseek_cursor_proxy.net.wait import Readiness, ReadWaiter, can_write, pause, wait_readable, wait_writable
+from deepseek_cursor_proxy.net.wait import (
+    Readiness,
+    ReadWaiter,
+    pause,
+    wait_readable,
+    wait_until_client_reads,
+    wait_writable,
+)
 
 SOON = 10.0
 
@@ -109,19 +116,35 @@ class TestWaiting(unittest.TestCase):
                     self.assertTrue(readable(SOON, client))
                 one.recv(1)
 
+    def full_client(self) -> tuple[Client, socket.socket]:
+        """A client that has not read what fills the buffers between."""
+        client, theirs = self.client()
+        client.sock.setblocking(False)
+        with self.assertRaises(BlockingIOError):
+            while True:
+                client.sock.send(bytes(65536))
+        return client, theirs
+
     def test_a_socket_is_writable_until_its_buffers_are_full_whether_it_is_readable_or_not(self) -> None:
         for _ in self.systems():
-            one, two = self.pair()
-            one.setblocking(False)
-            self.assertTrue(wait_writable(one, SOON, None) and can_write(one, SOON))
-            with self.assertRaises(BlockingIOError):
-                while True:
-                    one.send(bytes(65536))
-            self.assertFalse(wait_writable(one, 0.01, None))
-            two.sendall(b"x")
-            self.assertFalse(can_write(one, 0.01))
-            with soon(functools.partial(drain, two)):
-                self.assertTrue(can_write(one, SOON))
+            client, theirs = self.client()
+            self.assertTrue(wait_writable(client.sock, SOON, None) and wait_until_client_reads(client, SOON))
+            client, theirs = self.full_client()
+            self.assertFalse(wait_writable(client.sock, 0.01, None))
+            theirs.sendall(b"x")
+            self.assertFalse(wait_until_client_reads(client, 0.01))
+            with soon(functools.partial(drain, theirs)):
+                self.assertTrue(wait_until_client_reads(client, SOON))
+
+    def test_a_client_that_half_closes_and_does_not_read_has_left_unless_the_proxy_ends_its_answer(self) -> None:
+        if not getattr(select, "POLLRDHUP", 0):
+            self.skipTest("only Linux tells")
+        client, theirs = self.full_client()
+        with soon(functools.partial(theirs.shutdown, socket.SHUT_WR)), self.assertRaises(ClientGone):
+            wait_until_client_reads(client, SOON)
+        parted, _theirs = self.full_client()
+        parted.part()
+        self.assertFalse(wait_until_client_reads(parted, 0.01))
 
     def test_a_wait_without_a_client_watches_the_socket_alone(self) -> None:
         for _ in self.systems():
@@ -206,7 +229,7 @@ class TestWaiting(unittest.TestCase):
                 self.assertGreaterEqual(time.monotonic() - started, 0.015)
 
     def test_a_wait_that_outlasts_its_time_looks_at_the_socket_again(self) -> None:
-        """A process that was stopped finds there what has arrived."""
+        """What has arrived is read, however late."""
         one, two = self.pair()
 
         def oversleep(*_: Any) -> waiting._Ready:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 import unittest
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,31 +12,26 @@ from types import SimpleNamespace
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import NotFound
-from deepseek_cursor_proxy.http1.lull import Lull, SingleWait, Steps
+from deepseek_cursor_proxy.errors import NotFound, Overloaded
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wait import can_write, pause
+from deepseek_cursor_proxy.net.wait import pause
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
 from deepseek_cursor_proxy.server.connections import Connections
-from deepseek_cursor_proxy.server.event_loop import EventLoop
 from tests.support.harness import PATIENCE, read_reply, read_to_the_end
 from tests.support.polling import wait_until
-from tests.support.threads import in_background
-from tests.unit.net.test_wait import socket_pair
 
 # More than the system buffers between the two.
 LARGE = 30_000_000
 
-App = Callable[[HttpRequest], HttpReply | Steps[HttpReply]]
+App = Callable[[HttpRequest], HttpReply]
 
 
 def get(path: str = "/", *fields: str) -> bytes:
     return "\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *fields, "", ""]).encode()
 
 
-def echo(request: HttpRequest) -> Steps[HttpReply]:
-    return HttpReply(200, request.path.encode() + (yield from request.read_body()))
+def echo(request: HttpRequest) -> HttpReply:
+    return HttpReply(200, request.path.encode() + request.read_body())
 
 
 class StreamedText:
@@ -43,7 +39,7 @@ class StreamedText:
 
     is_finished = is_read = is_closed = False
 
-    def __iter__(self) -> Iterator[bytes | Lull]:
+    def __iter__(self) -> Iterator[bytes]:
         self.is_read = True
         yield b"words"
 
@@ -53,9 +49,7 @@ class StreamedText:
 
 class TestClientConnection(unittest.TestCase):
     def setUp(self) -> None:
-        self.loop, self.is_over = EventLoop(), threading.Event()
-        self.connections = Connections(self.loop, "worker", socket.socket.close)
-        self.thread = in_background(self, self.loop.run_until, self.is_over.is_set)
+        self.connections = Connections("test-client", Overloaded("Too many."))
         self.addCleanup(self.stop, StopStage.ABORT)
 
     def serve(self, app: App = echo, **settings: float) -> tuple[ClientConnection, socket.socket]:
@@ -65,17 +59,12 @@ class TestClientConnection(unittest.TestCase):
             ours, _ = listener.accept()
         server = SimpleNamespace(app=app, config=ProxyConfig(**settings))  # type: ignore[arg-type]
         connection = ClientConnection(ours, server)
-        is_added = threading.Event()
-        self.loop.post(partial(self.connections.add, connection))
-        self.loop.post(is_added.set)
-        self.assertTrue(is_added.wait(PATIENCE))
+        self.connections.start(ours, 100, partial(self.connections.serve, connection), server)
+        wait_until(lambda: connection in self.connections._open)
         return connection, theirs
 
     def stop(self, stage: StopStage) -> None:
         """What the server does to stop; the connections have ended, or a while has passed."""
-        self.is_over.set()
-        self.loop.post(lambda: None)
-        self.thread.join()
         self.connections.stop(stage, PATIENCE)
         if stage is StopStage.ABORT:
             self.connections.close()
@@ -84,7 +73,7 @@ class TestClientConnection(unittest.TestCase):
         """A connection whose app has been called and waits before it replies."""
         is_called = threading.Event()
 
-        def app(request: HttpRequest) -> HttpReply | Steps[HttpReply]:
+        def app(request: HttpRequest) -> HttpReply:
             is_called.set()
             return reply(request)
 
@@ -119,25 +108,6 @@ class TestClientConnection(unittest.TestCase):
         status, headers, body = read_reply(client)
         self.assertEqual((404, "close"), (status, headers["connection"]))
         self.assertEqual("no such path", json.loads(body)["error"]["message"])
-
-    def test_an_app_that_cannot_write_goes_on_when_it_can_and_holds_no_worker(self) -> None:
-        ours, theirs = socket_pair(self)
-        ours.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                ours.send(bytes(65536))
-
-        def app(request: HttpRequest) -> Steps[HttpReply]:
-            yield from SingleWait(Deadline.after(PATIENCE), ours).steps(for_writing=True)
-            return HttpReply(200, b"written")
-
-        connection, client = self.serve(app)
-        client.sendall(get())
-        wait_until(lambda: isinstance(connection.pause, Lull) and self.connections.parked)
-        self.assertTrue(connection.pause.for_writing)  # type: ignore[union-attr]
-        while theirs.recv(10**7) and not can_write(ours, 0):
-            pass
-        self.assertEqual(b"written", read_reply(client).body)
 
     def test_an_incomplete_head_is_a_400_and_a_late_one_a_408(self) -> None:
         for status, seconds in ((400, PATIENCE), (408, 0.05)):
@@ -221,25 +191,30 @@ class TestClientConnection(unittest.TestCase):
         status, _, body = read_reply(client)
         self.assertEqual((503, "proxy_stopping"), (status, json.loads(body)["error"]["code"]))
 
-    def test_what_has_arrived_when_the_server_stops_is_still_answered(self) -> None:
+    def test_half_a_request_is_refused_when_the_server_stops(self) -> None:
         _, client = self.serve()
-        client.sendall(get())
-        read_reply(client)
-        wait_until(lambda: bool(self.connections.parked))
-        with mock.patch.object(self.loop.selector, "unregister", side_effect=lambda _: client.sendall(get("/last"))):
-            self.stop(StopStage.FINISH_RESPONSES)
-        reply = read_reply(client)
-        self.assertEqual((b"/last", "close"), (reply.body, reply.headers["connection"]))
-        self.assert_ended(client)
+        client.sendall(get()[:-2])
+        time.sleep(0.02)
+        self.stop(StopStage.FINISH_RESPONSES)
+        status, _, body = read_reply(client)
+        self.assertEqual((503, "proxy_stopping"), (status, json.loads(body)["error"]["code"]))
+
+    def test_a_body_that_is_read_when_the_server_stops_is_read_to_its_end(self) -> None:
+        connection, client = self.serve()
+        client.sendall(get("/", "Content-Length: 3"))
+        time.sleep(0.02)
+        connection.stop(StopStage.FINISH_RESPONSES)
+        client.sendall(b"abc")
+        self.assertEqual(b"/abc", read_reply(client).body)
 
     def test_a_request_that_was_sent_in_advance_is_refused_when_the_server_stops(self) -> None:
-        send_now = ClientConnection.send_now
+        send_now = ClientConnection._send_now
 
         def stop_then(connection: ClientConnection, data: bytes) -> int:
             connection.stop(StopStage.FINISH_RESPONSES)
             return send_now(connection, data)
 
-        with mock.patch.object(ClientConnection, "send_now", stop_then):
+        with mock.patch.object(ClientConnection, "_send_now", stop_then):
             _, client = self.serve()
             client.sendall(get("/first") + get("/second"))
             first, second = read_to_the_end(client).split(b"HTTP/1.1 ")[1:]
@@ -251,17 +226,18 @@ class TestClientConnection(unittest.TestCase):
         _, client = self.serve(lambda _: HttpReply(200, bytes(LARGE)), write_timeout=PATIENCE)
         client.sendall(get())
         client.shutdown(socket.SHUT_WR)
-        self.connections.wait_until_empty(PATIENCE / 2)
-        self.assertEqual(0, len(self.connections))
+        wait_until(lambda: len(self.connections) == 0, PATIENCE / 2)
 
     def test_a_client_that_does_not_read_times_out(self) -> None:
-        _, client = self.serve(lambda _: HttpReply(200, bytes(LARGE)), write_timeout=0.1)
+        _, client = self.serve(lambda _: HttpReply(200, bytes(LARGE)), write_timeout=0.5)
         client.sendall(get())
-        self.connections.wait_until_empty(PATIENCE)
+        started = time.monotonic()
+        wait_until(lambda: len(self.connections) == 0)
+        self.assertLess(time.monotonic() - started, 0.9)
         self.assertLess(len(read_to_the_end(client)), LARGE)
 
     def test_a_client_that_reads_slowly_gets_all(self) -> None:
         _, client = self.serve(lambda _: HttpReply(200, bytes(LARGE)))
         client.sendall(get("/", "Connection: close"))
-        wait_until(lambda: bool(self.connections.parked))
+        time.sleep(0.05)
         self.assertEqual(LARGE, len(read_reply(client).body))

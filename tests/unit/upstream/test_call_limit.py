@@ -9,7 +9,6 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, QueueFull
 from deepseek_cursor_proxy.net import wait as queued_calls
-from deepseek_cursor_proxy.net.wait import finish
 from deepseek_cursor_proxy.upstream import call_limit
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits, Slot
 from tests.support.polling import wait_until
@@ -32,19 +31,19 @@ def release(slots: Iterable[Slot]) -> None:
 class TestCallLimit(unittest.TestCase):
     def test_as_many_calls_run_as_there_are_slots(self) -> None:
         limit = CallLimit(2, 0.01)
-        (first,), (second,) = finish(limit.acquire()), finish(limit.acquire())
+        (first,), (second,) = limit.acquire(), limit.acquire()
         with self.assertRaises(QueueFull) as caught:
-            finish(limit.acquire())
+            limit.acquire()
         self.assertEqual((429, 2), (caught.exception.status, caught.exception.retry_after))
         self.assertIn("2 calls to this model are running already", caught.exception.message)
         first.release()
-        finish(limit.acquire())
+        limit.acquire()
         second.release()
         self.assertEqual(1, limit.running_calls)
 
     def test_a_slot_released_twice_frees_one_slot(self) -> None:
         limit = CallLimit(2, 0.01)
-        (first,), (second,) = finish(limit.acquire()), finish(limit.acquire())
+        (first,), (second,) = limit.acquire(), limit.acquire()
         for _ in range(3):
             first.release()
         self.assertEqual(1, limit.running_calls)
@@ -53,47 +52,47 @@ class TestCallLimit(unittest.TestCase):
 
     def test_several_slots_come_together_or_not_at_all(self) -> None:
         limit = CallLimit(4, 0.01)
-        slots = finish(limit.acquire(3))
+        slots = limit.acquire(3)
         with self.assertRaises(QueueFull):
-            finish(limit.acquire(2))
+            limit.acquire(2)
         self.assertEqual(3, limit.running_calls)
         release(slots)
-        self.assertEqual(4, len(finish(limit.acquire(4))))
+        self.assertEqual(4, len(limit.acquire(4)))
 
     def test_more_slots_than_the_limit_come_when_no_other_call_runs(self) -> None:
         limit = CallLimit(1, 0.01)
-        slots = finish(limit.acquire(8))
+        slots = limit.acquire(8)
         with self.assertRaises(QueueFull):
-            finish(limit.acquire())
+            limit.acquire()
         release(slots)
         self.assertEqual(0, limit.running_calls)
 
     def test_the_queue_for_slots_is_bounded(self) -> None:
         limit = CallLimit(1, PATIENCE)
-        (slot,) = finish(limit.acquire())
-        queued_calls = in_background(self, lambda: release(finish(limit.acquire())))
+        (slot,) = limit.acquire()
+        queued_calls = in_background(self, lambda: release(limit.acquire()))
         await_queue(limit, 1)
         with mock.patch.object(call_limit, "_MOST_WAITING", 1), self.assertRaises(QueueFull):
-            finish(limit.acquire())
+            limit.acquire()
         slot.release()
         queued_calls.join()
         self.assertEqual(0, limit.running_calls)
 
     def test_without_a_descriptor_to_wait_with_the_queue_is_full(self) -> None:
         limit = CallLimit(1, PATIENCE)
-        finish(limit.acquire())
+        limit.acquire()
         with mock.patch("socket.socketpair", side_effect=OSError(24, "Too many open files")):
             with self.assertRaises(QueueFull):
-                finish(limit.acquire())
+                limit.acquire()
 
     def test_slots_go_to_callers_in_the_order_they_came(self) -> None:
         limit = CallLimit(1, PATIENCE)
-        (slot,) = finish(limit.acquire())
+        (slot,) = limit.acquire()
         self.assert_served_in_order(limit, slot, [1] * 20)
 
     def test_no_caller_overtakes_one_that_waits_for_several_slots(self) -> None:
         limit = CallLimit(2, PATIENCE)
-        (slot,) = finish(limit.acquire())
+        (slot,) = limit.acquire()
         self.assert_served_in_order(limit, slot, [2, 1])
 
     def assert_served_in_order(self, limit: CallLimit, slot: Slot, counts: list[int]) -> None:
@@ -101,7 +100,7 @@ class TestCallLimit(unittest.TestCase):
         order: list[int] = []
 
         def call(number: int) -> None:
-            slots = finish(limit.acquire(counts[number]))
+            slots = limit.acquire(counts[number])
             order.append(number)
             release(slots)
 
@@ -122,19 +121,19 @@ class TestCallLimit(unittest.TestCase):
 
     def leave_the_queue(self) -> None:
         limit = CallLimit(1, PATIENCE)
-        (slot,) = finish(limit.acquire())
+        (slot,) = limit.acquire()
         ours, theirs = socket_pair(self)
         outcomes: list[object] = []
 
         def leave() -> None:
             try:
-                finish(limit.acquire(), Client(ours))
+                limit.acquire(peer=Client(ours))
             except ClientGone:
                 outcomes.append("gone")
 
         leaver = in_background(self, leave)
         await_queue(limit, 1)
-        stayer = in_background(self, lambda: outcomes.append(finish(limit.acquire())))
+        stayer = in_background(self, lambda: outcomes.append(limit.acquire()))
         await_queue(limit, 2)
         theirs.close()
         leaver.join(PATIENCE)
@@ -146,15 +145,14 @@ class TestCallLimit(unittest.TestCase):
 
     def test_a_slot_granted_while_the_client_leaves_is_not_lost(self) -> None:
         limit = CallLimit(1, PATIENCE)
-        (slot,) = finish(limit.acquire())
+        (slot,) = limit.acquire()
 
-        steps = limit.acquire()
-        handle = next(steps).handle
-        assert handle is not None
-        slot.release()
-        handle.interrupt(ClientGone())
-        with self.assertRaises(ClientGone):
-            finish(steps)
+        def leave_when_granted(*_: object) -> bool:
+            slot.release()
+            raise ClientGone
+
+        with mock.patch.object(call_limit, "wait_readable", leave_when_granted), self.assertRaises(ClientGone):
+            limit.acquire()
         self.assertEqual(0, limit.running_calls)
 
     def test_under_load_the_limit_holds_and_every_slot_comes_back(self) -> None:
@@ -170,7 +168,7 @@ class TestCallLimit(unittest.TestCase):
             with peer, theirs:
                 for _ in range(5):
                     try:
-                        (mine,) = finish(limit.acquire(), Client(peer))
+                        (mine,) = limit.acquire(peer=Client(peer))
                     except ClientGone:
                         return
                     with lock:
@@ -195,17 +193,17 @@ class TestCallLimit(unittest.TestCase):
         self.assertIs(pro, call_limits.of("deepseek-v4-pro"))
         # DeepSeek counts its older names as Flash.
         self.assertIs(flash, call_limits.of("deepseek-v4-flash"))
-        finish(pro.acquire())
+        pro.acquire()
         for _ in range(5):
-            finish(flash.acquire())
+            flash.acquire()
         for limit in (pro, flash):
             with self.assertRaises(QueueFull):
-                finish(limit.acquire())
+                limit.acquire()
 
     def test_names_that_clients_make_up_do_not_add_up(self) -> None:
         call_limits = CallLimits(ProxyConfig(max_upstream_calls=1).most_calls, 0.01)
         used = call_limits.of("used")
-        finish(used.acquire())
+        used.acquire()
         for number in range(1000):
             call_limits.of(f"model-{number}")
         self.assertLessEqual(len(call_limits.snapshot()), call_limit._MOST_LIMITS)

@@ -4,7 +4,6 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, join_stream
-from deepseek_cursor_proxy.http1.lull import BLOCKING
 
 
 def joined(*choices: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -14,12 +13,11 @@ def joined(*choices: dict[str, Any], **fields: Any) -> dict[str, Any]:
     data = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in chunks)
 
     def batches() -> Batches:
-        yield BLOCKING
         yield [Heartbeat()]
         yield StreamReader().read(data).batch
 
     *waiting, last = join_stream(batches(), has_server_tools=False)
-    assert waiting == [BLOCKING, [Heartbeat()], [Heartbeat()]]
+    assert waiting == [[Heartbeat()], [Heartbeat()]]
     assert isinstance(last, list)
     (delta,) = last
     assert isinstance(delta, Delta)
