@@ -12,23 +12,17 @@ The second line reports what was repaired or replayed as text. The last reports 
 request, what share of it was cached then if that fell by more than half, and the cost, an estimate.
 A new figure is a field of its event (see `events`), which `exchange` or `api` sets. Lines contain no prompt, answer or
 key; `verbose` logs the bodies, never a key. All goes to the log: a program that embeds the proxy can keep it quiet.
-
-The log's thread formats the lines, many at a time (see `standard_streams`). They may wait there for a paused terminal,
-so they hold figures and names, and no text of a request.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
-from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
-from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
-from deepseek_cursor_proxy.reasoning.restore import TurnCounts
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
-from deepseek_cursor_proxy.usage.prices import Cost, format_amount
+from deepseek_cursor_proxy.usage.prices import format_amount
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +44,9 @@ class Console:
         self._colour = colour
         # Past the log's records, which took a tenth of a request's time.
         self._write = line_writer(_log)
-        self._reported_fields: set[str] = set()
+        self._reported: set[str] = set()
         # By number, the lines of requests in flight whose callers are not known yet.
-        self._held: dict[int, list[_Line]] = {}
+        self._held: dict[int, list[str]] = {}
         self.handlers: events.Handlers = {
             events.Received: self._report_received,
             events.Restored: self._report_restored,
@@ -69,57 +63,69 @@ class Console:
         if not event.key and not self._verbose:
             self._held[event.number] = []
         # For a caller that is not known yet, they are reported with its next request.
-        if event.key and request.dropped:
-            for name in request.dropped:
-                # Names come from the network, so their length is limited.
-                if self._is_first(text := safe_text(name, 60)):
-                    _log.info("not forwarded to DeepSeek: %s (said once)", text)
-        counts = len(request.messages), len(request.tools) + len(request.server_tools)
-        # A stranger may send a name of megabytes.
-        models = request.requested_model[:_MOST_OF_NAME], request.model[:_MOST_OF_NAME]
-        way = (f"{event.key} · " if events.is_name(event.key) else "") + ("stream" if request.stream else "plain")
-        self._print("┌", event.number, _format_received, models, way, counts, event.body_bytes)
+        for name in request.dropped if event.key else ():
+            # Names come from the network, so their length is limited.
+            if self._is_first(text := safe_text(name, 60)):
+                _log.info("not forwarded to DeepSeek: %s (said once)", text)
+        name = safe_text(request.requested_model, 60)
+        if request.model != request.requested_model:
+            name += f" → {safe_text(request.model, 60)}"
+        key = f"{event.key} · " if events.is_name(event.key) else ""
+        messages, tools = len(request.messages), len(request.tools) + len(request.server_tools)
+        counts = f"{_count(messages, 'message')} · {_count(tools, 'tool')} · {_size(event.body_bytes)}"
+        self._print("┌", event.number, f"{name} · {key}{'stream' if request.stream else 'plain'} · {counts}")
         if self._verbose:
             _print_body("client sent", event.body)
 
     def _report_restored(self, event: events.Restored) -> None:
-        prepared = event.prepared
-        self._print(
-            *("├", event.number, _format_restored, prepared.count_turns(), prepared.repairs, prepared.request.thinking),
-            *(event.is_second_attempt, event.refused_tools),
-        )
+        prepared, counts = event.prepared, event.prepared.count_turns()
+        parts = [f"{counts.filled} filled"]
+        if counts.kept:
+            parts.append(f"{counts.kept} kept")
+        if counts.empty:
+            parts.append(f"{counts.empty} empty")
+        parts.append(f"{counts.missing} missing")
+        if not prepared.request.thinking:
+            parts = ["thinking is off for this request"]
+        if prepared.repairs:
+            parts.append(f"repaired: {format_repairs(prepared.repairs)}")
+        if counts.recovered:
+            parts.append(f"recovered: {_count(counts.recovered, 'message')} replayed as text")
+        if event.is_second_attempt:
+            parts.append("second try, DeepSeek refused the first")
+        if event.refused_tools:
+            names = safe_text(", ".join(event.refused_tools), 100)
+            parts.append(f"without {names}, which the upstream refused")
+        is_remarkable = counts.missing or counts.recovered or event.refused_tools
+        self._print("├", event.number, f"reasoning  {' · '.join(parts)}", _YELLOW if is_remarkable else _PLAIN)
 
     def _report_sent(self, event: events.Sent) -> None:
-        self._release(event.number)
-        self._print("├", event.number, _format_sent, event.payload_bytes, event.seconds, event.retries, event.upstream)
+        for line in self._held.pop(event.number, ()):
+            self._write(line)
+        by = f" by {event.upstream}" if event.upstream else ""
+        parts = [_size(event.payload_bytes), f"accepted{by} after {event.seconds:.2f} s", *_retries(event.retries)]
+        self._print("├", event.number, f"sent       {' · '.join(parts)}", _YELLOW if event.retries else _PLAIN)
         if self._verbose:
             _print_body("sent to DeepSeek", event.payload())
+
+    def _report_rerouted(self, event: events.Rerouted) -> None:
+        text = f"rerouted   {event.failed}: {safe_text(event.reason)} · asking {event.upstream}"
+        self._print("├", event.number, text, _YELLOW)
 
     def _report_finished(self, event: events.Finished) -> None:
         number, edge = event.facts.number, "└"
         mixed = "reasoning_content and " + " and ".join(event.mixed_names)
         if event.mixed_names and self._is_first(mixed):
             _log.warning("the upstream sends reasoning as %s; it is read as one (said once)", mixed)
-        if event.facts.key:
-            self._release(number)
-        elif self._held.pop(number, None) is not None:
-            edge = "─"
-        last = event.last_prompt
-        ended = _Ended(
-            safe_text(event.facts.requested_model, 60) if edge == "─" else "",
-            event.end,
-            event.timing.total,
-            event.retries,
-            event.is_cached,
-            event.finish_reason,
-            event.tokens,
-            event.cost,
-            event.divergence,
-            event.repair.words() if event.repair is not None else "",
-            last,
-            last is not None and last.model == event.facts.model and last.upstream == event.upstream,
-        )
-        self._print(edge, number, _format_finished, ended)
+        text, colour = _format_finished(event)
+        held = self._held.pop(number, None)
+        if held is not None and not event.facts.key:
+            # The only line: no upstream has accepted the caller.
+            edge, text = "─", f"{safe_text(event.facts.requested_model, 60)} {text}"
+        elif held is not None:
+            for line in held:
+                self._write(line)
+        self._print(edge, number, text, colour)
         for message in filter(None, (event.message, *event.other_messages)) if self._verbose else ():
             _print_body("DeepSeek said", {"reasoning": message.reasoning, "content": message.content})
 
@@ -127,66 +133,30 @@ class Console:
         self._held.pop(event.number, None)
         if not event.is_quiet:
             line = f"─ #{event.number} {event.route} refused: {event.end.status} {event.end.message}"
-            self._write(str, safe_text(line, 1000))
+            self._write(safe_text(line, 1000))
 
     def _report_passed(self, event: events.PassedThrough) -> None:
         model, outcome = safe_text(event.facts.requested_model, 60), _format_end(event.end)
         caller = f" · {event.facts.key}" if events.is_name(event.facts.key) else ""
         line = f"─ #{event.number} {model}{caller} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
-        self._write(str, safe_text(line, 1000))
-
-    def _report_rerouted(self, event: events.Rerouted) -> None:
-        self._print("├", event.number, _format_rerouted, event)
+        self._write(safe_text(line, 1000))
 
     def _is_first(self, name: str) -> bool:
         """Whether to report what is said once; names come from the network, so the number remembered is limited."""
-        is_first = name not in self._reported_fields and len(self._reported_fields) < _MAX_REPORTED
+        is_first = name not in self._reported and len(self._reported) < _MAX_REPORTED
         if is_first:
-            self._reported_fields.add(name)
+            self._reported.add(name)
         return is_first
 
-    def _print(self, edge: str, number: int, format: "_Format", *values: Any) -> None:
-        line = (self._format_line, edge, number, format, values)
+    def _print(self, edge: str, number: int, text: str, colour: str = _PLAIN) -> None:
+        line = f"{edge} #{number} {text}"
+        if self._colour:
+            line = f"{_DIM}{edge} #{number}{_PLAIN} {colour}{text}{_PLAIN}"
         held = self._held.get(number)
         if held is None:
-            self._write(*line)
+            self._write(line)
         else:
             held.append(line)
-
-    def _release(self, number: int) -> None:
-        """Print the lines of a request that were held."""
-        for line in self._held.pop(number, ()):
-            self._write(*line)
-
-    def _format_line(self, edge: str, number: int, format: "_Format", values: tuple[Any, ...]) -> str:
-        text, colour = format(*values)
-        if self._colour:
-            return f"{_DIM}{edge} #{number}{_PLAIN} {colour}{text}{_PLAIN}"
-        return f"{edge} #{number} {text}"
-
-
-class _Ended(NamedTuple):
-    """What the last line of a request shows; the event itself would keep the texts of client and model."""
-
-    # Of the model, if this is the only line: no upstream has accepted the caller.
-    name: str
-    end: events.End
-    seconds: float
-    retries: int
-    is_cached: bool
-    finish_reason: str | None
-    tokens: Tokens | None
-    cost: Cost | None
-    divergence: Divergence | None
-    repair: str
-    last_prompt: PromptTokens | None
-    # Whether the last prompt went to the same upstream and model.
-    is_same_cache: bool
-
-
-# Returns a text and its colour.
-_Format = Callable[..., tuple[str, str]]
-_Line = tuple[Callable[..., str], str, int, _Format, tuple[Any, ...]]
 
 
 def _print_body(what: str, body: Mapping[str, Any]) -> None:
@@ -203,86 +173,41 @@ def _report_upstream(event: events.UpstreamChanged) -> None:
     _log.warning("upstream %s: %s; %s for %.0f s", event.upstream, safe_text(event.reason), effect, event.seconds)
 
 
-# On the log's thread …
-
-
-def _format_received(models: tuple[str, str], way: str, counts: tuple[int, int], size: int) -> tuple[str, str]:
-    model = safe_text(models[0], 60)
-    name = model if models[0] == models[1] else f"{model} → {safe_text(models[1], 60)}"
-    messages, tools = _count(counts[0], "message"), _count(counts[1], "tool")
-    return f"{name} · {way} · {messages} · {tools} · {_size(size)}", _PLAIN
-
-
-def _format_restored(
-    counts: TurnCounts, repairs: Mapping[str, int], thinking: bool, is_second: bool, refused_tools: tuple[str, ...]
-) -> tuple[str, str]:
-    parts = [f"{counts.filled} filled"]
-    if counts.kept:
-        parts.append(f"{counts.kept} kept")
-    if counts.empty:
-        parts.append(f"{counts.empty} empty")
-    parts.append(f"{counts.missing} missing")
-    if not thinking:
-        parts = ["thinking is off for this request"]
-    if repairs:
-        parts.append(f"repaired: {format_repairs(repairs)}")
-    if counts.recovered:
-        parts.append(f"recovered: {_count(counts.recovered, 'message')} replayed as text")
-    if is_second:
-        parts.append("second try, DeepSeek refused the first")
-    if refused_tools:
-        names = safe_text(", ".join(refused_tools), 100)
-        parts.append(f"without {names}, which the upstream refused")
-    is_remarkable = counts.missing or counts.recovered or refused_tools
-    return f"reasoning  {' · '.join(parts)}", _YELLOW if is_remarkable else _PLAIN
-
-
-def _format_sent(size: int, seconds: float, retries: int, upstream: str) -> tuple[str, str]:
-    by = f" by {upstream}" if upstream else ""
-    parts = [_size(size), f"accepted{by} after {seconds:.2f} s", *_retries(retries)]
-    return f"sent       {' · '.join(parts)}", _YELLOW if retries else _PLAIN
-
-
-def _format_rerouted(event: events.Rerouted) -> tuple[str, str]:
-    return f"rerouted   {event.failed}: {safe_text(event.reason)} · asking {event.upstream}", _YELLOW
-
-
 def _retries(count: int) -> list[str]:
     return [f"{count} {'retry' if count == 1 else 'retries'}"] if count else []
 
 
-def _format_finished(ended: _Ended) -> tuple[str, str]:
-    last, tokens, is_good = ended.last_prompt, ended.tokens, ended.end is events.COMPLETED
+def _format_finished(event: events.Finished) -> tuple[str, str]:
+    """The last line, and its colour."""
+    last, tokens, cost, is_good = event.last_prompt, event.tokens, event.cost, event.end is events.COMPLETED
     before, has_lost_cache = "", False
     # A prompt that is shorter than the cached part of the last one is a different one.
     if last is not None and tokens is not None and last.share >= _LEAST_SHARE and tokens.prompt >= last.cached:
         # The cached share of the chat fell by more than half.
         has_lost_cache = tokens.hit < tokens.prompt * last.share / 2
         before = f", was {int(100 * last.share)} %" if has_lost_cache else ""
-    parts = [format_tokens(tokens, before)] if tokens is not None else []
-    if ended.divergence is not None:
-        price = ""
-        if ended.cost is not None and ended.cost.divergence:
-            price = f", about {format_amount(ended.cost.divergence, ended.cost.currency)}"
-        parts.append(f"prefix lost: {ended.divergence.words()}{price}")
-    elif has_lost_cache:
+    parts = [] if is_good else [_format_end(event.end), *_retries(event.retries)]
+    if event.is_cached:
+        parts.append("cached answer")
+    if tokens is not None:
+        parts.append(format_tokens(tokens, before))
+    if event.divergence is not None:
+        price = f", about {format_amount(cost.divergence, cost.currency)}" if cost and cost.divergence else ""
+        parts.append(f"prefix lost: {event.divergence.words()}{price}")
+    elif has_lost_cache and last is not None:
+        is_same_cache = last.model == event.facts.model and last.upstream == event.upstream
         forgot, other = "the chat is unchanged: DeepSeek forgot it", "another upstream has its own cache"
-        parts.append(forgot if ended.is_same_cache else other)
-    if ended.repair:
-        parts.append(f"repaired: {ended.repair}")
-    if ended.finish_reason:
-        parts.append(safe_text(ended.finish_reason, 40))
-    if ended.is_cached:
-        parts.insert(0, "cached answer")
-    if not is_good:
-        parts[:0] = [_format_end(ended.end), *_retries(ended.retries)]
-    parts.append(f"{ended.seconds:.1f} s")
-    if ended.cost is not None:
-        parts.append(format_amount(ended.cost.amount, ended.cost.currency))
+        parts.append(forgot if is_same_cache else other)
+    if event.repair is not None and (repair := event.repair.words()):
+        parts.append(f"repaired: {repair}")
+    if event.finish_reason:
+        parts.append(safe_text(event.finish_reason, 40))
+    parts.append(f"{event.timing.total:.1f} s")
+    if cost is not None:
+        parts.append(format_amount(cost.amount, cost.currency))
     elif tokens is not None:
         parts.append("cost unknown")
     text = f"{'completed' if is_good else 'ended':<10} {' · '.join(parts)}"
-    text = f"{ended.name} {text}" if ended.name else text
     return text, _RED if not is_good else _YELLOW if has_lost_cache else _GREEN
 
 

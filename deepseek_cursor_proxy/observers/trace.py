@@ -2,8 +2,8 @@
 
 A file has the client's body, the restored reasoning, the upstream body and the reply: prompts and answers in full,
 except what looks like an API key. The caller is a digest, headers are absent; mode 0600 in a directory of 0700. A
-caller that `access` does not know leaves no file. FORMAT is the version of the file's format. A file's name contains
-the run of the proxy, because several proxies, one after the other or at once, write here.
+caller that `access` does not know leaves no file. A file's name contains the run of the proxy, because several
+proxies, one after the other or at once, write here.
 
 `explain` prints a trace as a report on each assistant message's reasoning and the repairs of the request. Any other
 file is a StartupError of one line. All text comes from strangers, so it is printed without control characters. Missing
@@ -28,7 +28,6 @@ from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
 from deepseek_cursor_proxy.storage import private_files
 
-FORMAT = 2
 # The beginning of an assistant's text, so that a person recognises the turn.
 _FIRST_WORDS = 120
 
@@ -53,7 +52,6 @@ class Trace:
 
     def _begin(self, event: events.Received) -> None:
         trace = {
-            "format": FORMAT,
             "number": event.number,
             "received_at": datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds"),
             "caller": "",
@@ -97,12 +95,8 @@ def file_end(run: str, number: int) -> str:
 
 def _restored_fields(event: events.Restored, request: ChatRequest) -> dict[str, Any]:
     prepared, divergence = event.prepared, event.divergence
-    counts = prepared.count_turns()
     return {
         "is_retry": event.is_second_attempt,
-        "filled": counts.filled,
-        "kept": counts.kept,
-        "missing": counts.missing,
         "repairs": prepared.repairs,
         "transcribed": prepared.transcript_count,
         "refused_tools": event.refused_tools,
@@ -126,18 +120,18 @@ def _turn_fields(turn: Turn, message: Message) -> dict[str, Any]:
 
 
 def _finished_fields(event: events.Finished, timing: Mapping[str, float]) -> dict[str, Any]:
-    others = {"other_replies": [*map(_reply_fields, event.other_messages)]} if event.other_messages else {}
+    repair = event.repair
     return {
         # Unknown until an upstream has accepted its key.
         "caller": event.facts.key,
         "reply": _reply_fields(event.message) if event.message is not None else None,
-        **others,
+        "other_replies": [*map(_reply_fields, event.other_messages)],
         "finish_reason": event.finish_reason,
         "usage": event.usage,
         "outcome": event.end.message,
         "status": event.end.status,
         "retries": event.retries,
-        **({"is_cached": True} if event.is_cached else {}),
+        "is_cached": event.is_cached,
         "timing": {
             **timing,
             "queue_seconds": event.timing.queue,
@@ -145,7 +139,7 @@ def _finished_fields(event: events.Finished, timing: Mapping[str, float]) -> dic
             "first_delta_seconds": event.timing.first_delta,
             "total_seconds": event.timing.total,
         },
-        **({"repair": {"words": event.repair.words(), **event.repair._asdict()}} if event.repair is not None else {}),
+        "repair": {"words": repair.words(), **repair._asdict()} if repair is not None else None,
     }
 
 
@@ -186,13 +180,8 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise StartupError(f"cannot read {name}: {error.strerror}; name a file of your --trace-dir") from None
     except ValueError:
         trace = None
-    if not isinstance(trace, dict) or not isinstance(trace.get("format"), int) or "client_request" not in trace:
+    if not isinstance(trace, dict) or "client_request" not in trace:
         raise StartupError(f"{name} is not a trace; name a file that the proxy wrote with --trace-dir")
-    if trace["format"] != FORMAT:
-        age = "an older" if trace["format"] < FORMAT else "a newer"
-        raise StartupError(
-            f"{name} was written by {age} version (format {trace['format']}, not {FORMAT}); trace the chat again"
-        )
     return trace
 
 

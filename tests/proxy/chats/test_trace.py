@@ -40,7 +40,7 @@ class TestTrace(SocketTestCase):
         expected = {"message": 2, "need": "hard", "source": "store", "proof": "exact", "says": "", "is_empty": False}
         self.assertEqual({**expected, "calls": ["read_file"]}, turn)
         restored = second["restored"][0]
-        self.assertEqual((2, {}, None), (second["format"], restored["repairs"], restored["drift"]))
+        self.assertEqual(({}, None), (restored["repairs"], restored["drift"]))
         self.assertEqual("First.", second["upstream_request"]["messages"][2]["reasoning_content"])
         self.assertEqual({"reasoning": "Second.", "content": "Done.", "tool_calls": []}, second["reply"])
         end = tuple(second[key] for key in ("outcome", "status", "finish_reason"))

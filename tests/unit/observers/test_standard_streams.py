@@ -1,16 +1,18 @@
 """What cannot be printed costs nothing but itself."""
 
+import contextlib
 import errno
 import gc
 import io
 import logging
 import os
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.observers import standard_streams
-from deepseek_cursor_proxy.observers.standard_streams import QueuedStream
+from deepseek_cursor_proxy.observers.standard_streams import LogStream
 
 
 class Disk(io.RawIOBase):
@@ -45,11 +47,23 @@ class TestStreams(unittest.TestCase):
         out, err = sys.stdout, sys.stderr
         with standard_streams.command_streams():
             self.assertIs(out, sys.stdout)
-            self.assertIsInstance(sys.stderr, QueuedStream)
+            self.assertIsInstance(sys.stderr, LogStream)
             with standard_streams.serving_streams():
-                self.assertIsInstance(sys.stdout, QueuedStream)
+                self.assertIsInstance(sys.stdout, LogStream)
             self.assertIs(out, sys.stdout)
         self.assertIs(err, sys.stderr)
+
+    @unittest.skipIf(os.name == "nt", "Windows has no numbers for pipes")
+    def test_two_streams_to_one_file_keep_the_order_of_lines(self) -> None:
+        with tempfile.TemporaryFile("w+") as file, contextlib.ExitStack() as stack:
+            for name in ("stdout", "stderr"):
+                stream = stack.enter_context(open(os.dup(file.fileno()), "w"))
+                stack.enter_context(mock.patch.object(sys, name, stream))
+            with standard_streams.command_streams(), standard_streams.serving_streams():
+                for number in range(500):
+                    print(number, file=(sys.stdout, sys.stderr)[number % 2])
+            file.seek(0)
+            self.assertEqual([f"{number}\n" for number in range(500)], file.readlines())
 
     def test_a_stream_that_is_no_terminal_gets_utf_8(self) -> None:
         """A log that Windows redirects was full of escapes."""
@@ -85,19 +99,19 @@ class TestStreams(unittest.TestCase):
         """Asking an absent or closed stderr was the end of every chat."""
         terminal, closed = mock.Mock(**{"isatty.return_value": True}), io.StringIO()
         closed.close()
-        for name, stream, system, understands, expected in (
-            ("a terminal", terminal, "posix", False, True),
-            ("a console of Windows that takes escapes", terminal, "nt", True, True),
-            ("a console of Windows that does not", terminal, "nt", False, False),
-            ("a file", io.StringIO(), "posix", False, False),
-            ("absent", None, "posix", False, False),
-            ("closed", closed, "posix", False, False),
+        for name, stream, system, environment, expected in (
+            ("a terminal", terminal, "posix", {}, True),
+            ("Windows' Terminal", terminal, "nt", {"WT_SESSION": "1"}, True),
+            ("an old console of Windows", terminal, "nt", {}, False),
+            ("a file", io.StringIO(), "posix", {}, False),
+            ("absent", None, "posix", {}, False),
+            ("closed", closed, "posix", {}, False),
         ):
             with (
                 self.subTest(name),
                 mock.patch.object(sys, "stderr", stream),
                 mock.patch.object(os, "name", system),
-                mock.patch.object(standard_streams, "_understands_escapes", return_value=understands),
+                mock.patch.object(standard_streams.os, "environ", environment),
             ):
                 self.assertEqual(expected, standard_streams.has_colours())
 
@@ -129,10 +143,10 @@ class TestLines(unittest.TestCase):
 
     def test_the_line_writer_writes_to_our_handler_directly(self) -> None:
         self.handle()
-        standard_streams.line_writer(self.log.getChild("child"))(str, "50 % of it")
+        standard_streams.line_writer(self.log.getChild("child"))("50 % of it")
         self.assertEqual("50 % of it\n", self.stream.getvalue())
 
     def test_the_line_writer_logs_records_to_other_handlers(self) -> None:
         with self.assertLogs(self.log, "INFO") as logged:
-            standard_streams.line_writer(self.log.getChild("child"))(str, "50 % of it")
+            standard_streams.line_writer(self.log.getChild("child"))("50 % of it")
         self.assertEqual(["INFO:a_program_of_this_test.child:50 % of it"], logged.output)

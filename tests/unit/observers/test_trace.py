@@ -10,11 +10,11 @@ from typing import Any
 
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.observers.trace import FORMAT, explain
+from deepseek_cursor_proxy.observers.trace import explain
 
 
 def trace(**details: Any) -> dict[str, Any]:
-    return {"format": FORMAT, "number": 7, "client_request": {}, "outcome": "completed", "status": 200, **details}
+    return {"number": 7, "client_request": {}, "outcome": "completed", "status": 200, **details}
 
 
 class TestRefusals(unittest.TestCase):
@@ -29,7 +29,7 @@ class TestRefusals(unittest.TestCase):
 
     def test_a_file_that_is_no_trace_is_refused_in_one_line(self) -> None:
         path = self.directory / "file.json"
-        for data in (b"", b"no JSON", b"\xff\xfe", b"[]", b"{}", b'{"format": "2"}', b'{"format": 2}', b"[" * 100_000):
+        for data in (b"", b"no JSON", b"\xff\xfe", b"[]", b"{}", b"[" * 100_000):
             path.write_bytes(data)
             with self.subTest(data[:20]):
                 self.assertIn("is not a trace", self.refusal(path))
@@ -38,12 +38,6 @@ class TestRefusals(unittest.TestCase):
         for path in (self.directory, self.directory / "absent.json", self.directory / "a\nb"):
             with self.subTest(path):
                 self.assertIn("cannot read", self.refusal(path))
-
-    def test_a_trace_of_another_format_is_refused(self) -> None:
-        path = self.directory / "file.json"
-        for number, age in ((1, "older"), (FORMAT + 1, "newer")):
-            path.write_text(json.dumps({"format": number, "client_request": {}}))
-            self.assertIn(f"{age} version (format {number}", self.refusal(path))
 
     def test_the_explain_command_prints_the_report_or_exits_with_2(self) -> None:
         path = self.directory / "file.json"
