@@ -118,19 +118,19 @@ class Access:
         wait = 0 if self._state.has_accepted(caller.key) else self._state.seconds_to_wait(caller.client_ip)
         pinned = self._state.pinned if self.can_pin else None
         served = self._access_keys or ((pinned,) if pinned is not None else ())
-        if not served:
-            # DeepSeek decides.
-            if wait:
-                raise _too_many_attempts(wait)
-        elif _is_among(caller.key, (key for key in served if not (wait and key.is_guessable))):
+        if served and _is_among(caller.key, (key for key in served if not (wait and key.is_guessable))):
             self._state.accept(caller.key)
             if caller.named is not None:
                 _check_expiry(caller.named)
         elif wait:
-            raise _too_many_attempts(wait)
-        else:
+            raise TooManyAttempts(
+                f"Too many wrong keys came from where you are. Check the key that your client sends and wait {wait} s.",
+                retry_after=wait,
+            )
+        elif served:
             self._state.fail(caller.client_ip)
             raise self._unknown_key()
+        # Else DeepSeek decides.
 
     def upstream_key(self, caller: Caller) -> str | None:
         """The owner's key that upstreams are called with for this caller; None: the caller's own.
@@ -220,7 +220,8 @@ class Access:
         may_pin = self.can_pin_spender and self._state.pinned is None
         if may_pin and (foreign := self._foreign_part(caller)) is not None:
             may_pin = False
-            if self._state.is_first_unpinned():
+            if not self._state.has_warned_of_host:
+                self._state.has_warned_of_host = True
                 _log.warning(
                     "a key that DeepSeek accepted is not pinned, because its request came under another name (%s); if "
                     "that is your tunnel or reverse proxy, name it in public_hosts",
@@ -236,36 +237,21 @@ class Access:
             self._state.fail(caller.client_ip)
 
 
-class _Failures(NamedTuple):
-    """The number of wrong keys of a network at a moment; it shrinks by one every _SECONDS_PER_FAILURE."""
-
-    number: float = 0.0
-    as_of: float = 0.0
-    has_warned: bool = False
-
-    def at(self, now: float) -> "_Failures":
-        left = max(0.0, self.number - (now - self.as_of) / _SECONDS_PER_FAILURE)
-        return _Failures(left, now, self.has_warned and left > 0)
-
-    @property
-    def seconds_to_wait(self) -> int:
-        return max(0, math.ceil((self.number + 1 - _FAILURES_ALLOWED) * _SECONDS_PER_FAILURE))
-
-
 class _State:
     """Accepted keys and failures since the start. Called by workers."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        # Protects all fields below but tunnel_host.
+        # The name of the tunnel that the proxy opened; its watcher thread assigns it.
+        self.tunnel_host = ""
+        self.has_warned_of_host = False
+        # Protects all fields below.
         self._lock = threading.Lock()
         # Also read without the lock.
         self.pinned: AccessKey | None = None
         self._accepted: OrderedDict[bytes, None] = OrderedDict()
-        self._failures: OrderedDict[bytes, _Failures] = OrderedDict()
-        self._was_unpinned = False
-        # The name of the tunnel that the proxy opened; its watcher thread assigns it.
-        self.tunnel_host = ""
+        # By network, the moment at which its wrong keys are forgotten, and whether we have warned of them.
+        self._failures: OrderedDict[bytes, tuple[float, bool]] = OrderedDict()
 
     def accept(self, key: AccessKey, *, pin: bool = False) -> bool:
         """Remember an accepted key and, with `pin`, pin it; whether this call pinned it."""
@@ -277,24 +263,20 @@ class _State:
                 self.pinned = AccessKey(key.digest)
         return is_pinned
 
-    def is_first_unpinned(self) -> bool:
-        """Whether this is the first key that is not pinned because of a foreign host name."""
-        with self._lock:
-            was, self._was_unpinned = self._was_unpinned, True
-        return not was
-
     def has_accepted(self, key: AccessKey) -> bool:
         with self._lock:
             return key.digest in self._accepted
 
     def fail(self, client_ip: str) -> None:
-        network = _network(client_ip)
+        """Count a wrong key: each is forgotten _SECONDS_PER_FAILURE after the one before it."""
+        network, now = _network(client_ip), self._now()
         with self._lock:
-            before = self._failures_of(network)
+            until, has_warned = self._failures.get(network, (now, False))
+            has_warned = has_warned and until > now
             # Many at once, admitted before the first failed, do not add up to hours.
-            after = _Failures(min(before.number + 1, _FAILURES_ALLOWED), self._now(), before.has_warned)
-            is_news = after.seconds_to_wait > 0 and not before.has_warned
-            _remember(self._failures, network, after._replace(has_warned=before.has_warned or is_news), _MAX_NETWORKS)
+            until = min(max(until, now) + _SECONDS_PER_FAILURE, now + _FAILURES_ALLOWED * _SECONDS_PER_FAILURE)
+            is_news = not has_warned and _seconds_to_wait(until - now) > 0
+            _remember(self._failures, network, (until, has_warned or is_news), _MAX_NETWORKS)
         if is_news:
             _log.warning("too many wrong keys from %s; unknown keys from there have to wait", client_ip or "a client")
 
@@ -303,10 +285,13 @@ class _State:
         if not self._failures:
             return 0
         with self._lock:
-            return self._failures_of(_network(client_ip)).seconds_to_wait
+            until, _ = self._failures.get(_network(client_ip), (0.0, False))
+        return _seconds_to_wait(until - self._now())
 
-    def _failures_of(self, network: bytes) -> "_Failures":
-        return self._failures.get(network, _Failures()).at(self._now())
+
+def _seconds_to_wait(left: float) -> int:
+    """How long until one more wrong key is allowed, if all are forgotten in `left` seconds."""
+    return max(0, math.ceil(left - (_FAILURES_ALLOWED - 1) * _SECONDS_PER_FAILURE))
 
 
 def _check_expiry(named: "NamedKey") -> None:
@@ -317,13 +302,6 @@ def _check_expiry(named: "NamedKey") -> None:
     raise WrongKey(
         f"The key of {named.name} expired at {format_moment(named.expires)}. Ask the owner of the proxy for a new one.",
         code="key_expired",
-    )
-
-
-def _too_many_attempts(wait: int) -> TooManyAttempts:
-    return TooManyAttempts(
-        f"Too many wrong keys came from where you are. Check the key that your client sends and wait {wait} s.",
-        retry_after=wait,
     )
 
 

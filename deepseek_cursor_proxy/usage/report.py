@@ -26,6 +26,9 @@ NAMELESS = "-"
 _Name = TypeVar("_Name", bound=Hashable)
 # Groups that the sums of days do not have, and the column of the rows with their names.
 _COLUMNS = {"session": "session", "cause": "divergence"}
+# The names in JSON, where they are not those of DaySums.
+_JSON_NAMES = {name: f"{name}_tokens" for name in ("hit", "miss", "output", "thinking")}
+_JSON_NAMES["unknown_costs"] = "unknown_cost_requests"
 
 
 class Period(NamedTuple):
@@ -68,20 +71,8 @@ class UsageGroup(NamedTuple):
         return None if self.sums.unknown_costs and not self.sums.cost else self.sums.cost
 
     def sums_json(self) -> dict[str, Any]:
-        sums = self.sums
-        return {
-            "requests": sums.requests,
-            "failed": sums.failed,
-            "hit_tokens": sums.hit,
-            "miss_tokens": sums.miss,
-            "output_tokens": sums.output,
-            "thinking_tokens": sums.thinking,
-            "searches": sums.searches,
-            "cost": self.cost,
-            "unknown_cost_requests": sums.unknown_costs,
-            "saved": sums.saved,
-            "divergence_cost": sums.divergence_cost,
-        }
+        sums = {_JSON_NAMES.get(name, name): value for name, value in self.sums._asdict().items()}
+        return {**sums, "cost": self.cost}
 
     def as_json(self) -> dict[str, Any]:
         times = {"seconds": self.seconds, "first_token_seconds": self.first_token_seconds}
