@@ -13,17 +13,15 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.services import Services
-    from deepseek_cursor_proxy.sessions.session_store import SessionStore
+    from deepseek_cursor_proxy.sessions.store import SessionStore
     from deepseek_cursor_proxy.sessions.trajectory import Node, Session
 
 _LONGEST_TITLE = 120
 
 
 def sessions(services: "Services") -> dict[str, Any]:
-    if not services.sessions.count():
-        return {"sessions": []}
     with _store(services) as store:
-        return {"sessions": [_session(each) for each in store.list(None)]}
+        return {"sessions": [_session(each) for each in (store.list(None) if store is not None else ())]}
 
 
 def find(services: "Services", session: str, number: str | None) -> dict[str, Any]:
@@ -31,15 +29,15 @@ def find(services: "Services", session: str, number: str | None) -> dict[str, An
     if number is not None:
         return _trajectory(services, session, int(number))
     with _store(services) as store:
-        found = next((each for each in store.list(None) if each.uuid == session), None)
-        if found is None:
+        found = next((each for each in store.list(None) if each.uuid == session), None) if store is not None else None
+        if store is None or found is None:
             raise NotFound("There is no such session, or it was deleted.", code="unknown_session")
         return {"session": _session(found), "nodes": [_summary(node) for node in store.nodes(session)]}
 
 
 def _trajectory(services: "Services", session: str, number: int) -> dict[str, Any]:
     with _store(services) as store:
-        node = store.node(session, number)
+        node = store.node(session, number) if store is not None else None
     if node is None:
         raise NotFound("There is no such trajectory, or its session was deleted.", code="unknown_node")
     names = [as_object(tool.get("function")).get("name") for tool in node.tools]
@@ -47,11 +45,10 @@ def _trajectory(services: "Services", session: str, number: int) -> dict[str, An
 
 
 @contextmanager
-def _store(services: "Services") -> "Iterator[SessionStore]":
+def _store(services: "Services") -> "Iterator[SessionStore | None]":
+    """The store; None if there are no sessions yet."""
     try:
-        store = services.sessions.store()
-        services.sessions.flush()
-        yield store
+        yield services.sessions.existing_store()
     except Unusable as fault:
         raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
 

@@ -11,6 +11,7 @@ have another shape, change `App._refuse` in `routes`; if its key has another hea
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import caller_digest
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
+from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
@@ -69,10 +71,13 @@ class Endpoint:
         report.add_caller(namespace, partial(access.knows, caller, caller_digest(namespace)), name)
         reads_written_calls = False
         if report.path_session:
-            if not sessions.knows(namespace, report.path_session):
-                raise unknown_session()
+            # No answer fails because the file of sessions cannot be read.
+            with suppress(Unusable):
+                session = sessions.get(namespace, report.path_session)
+                if session is None:
+                    raise unknown_session()
+                reads_written_calls = session.options.reads_written_calls
             report.session = report.path_session
-            reads_written_calls = sessions.reads_written_calls(namespace, report.path_session)
         owner_key = access.upstream_key(caller)
         credential, is_held = owner_key or caller.credential, owner_key is not None
         return CallContext(

@@ -1,6 +1,6 @@
 """`sessions list | show | export`: the recorded trajectories of all callers, for the owner of the machine.
 
-The file is read while the proxy runs or not; what a killed proxy left in its journal is added, nothing else is changed.
+The file is read while the proxy runs or not, and nothing in it is changed.
 An export is written node by node, so its memory does not grow with the number of nodes; on a terminal it says how far
 it is.
 """
@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions import export
 from deepseek_cursor_proxy.sessions.service import sessions_path
-from deepseek_cursor_proxy.sessions.session_store import SessionStore
+from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import Node, Session, reasoning_of
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.faults import Unusable
@@ -118,19 +118,11 @@ class _Progress:
 
 @contextlib.contextmanager
 def _open(config: ProxyConfig) -> Iterator[SessionStore]:
-    path = expand_home(sessions_path(config, config.reasoning_content_path))
+    path = sessions_path(config.reasoning_content_path)
     if str(path) == ":memory:" or not path.exists():
-        raise StartupError(
-            f"there are no sessions at {path}; the proxy makes that file when the first one is created, "
-            "and --sessions-path names another"
-        )
-    store = SessionStore(path)
+        raise StartupError(f"there are no sessions at {path}; the proxy makes that file when the first one is created")
     try:
-        with contextlib.closing(store):
-            store.open(may_set_aside=False)
-            # A file that cannot be written can be read.
-            with contextlib.suppress(Unusable):
-                store.recover()
+        with contextlib.closing(SessionStore(path, must_open=True)) as store:
             yield store
     except Unusable as fault:
         raise StartupError(f"cannot read {path}: {fault}") from None

@@ -171,16 +171,6 @@ class ProxyConfig:
         choices=("sessions", "all"),
         group="sessions",
     )
-    sessions_path: Path | None = setting(
-        None, "where sessions are kept (by default sessions.sqlite3 beside the reasoning)", needs_restart=True
-    )
-    session_max_age_seconds: int = _amount(
-        90 * 24 * 3600, "a session is forgotten this many seconds after its last use", needs_restart=True
-    )
-    max_sessions: int = _amount(10_000, "how many sessions are kept; the longest unused go first", needs_restart=True)
-    session_max_bytes: int = _amount(
-        4 * 1024**3, "how much they may take up, packed; the longest unused go first", needs_restart=True
-    )
     currency: str = setting(
         "USD",
         "currency of the estimated costs: that of your DeepSeek account",
@@ -317,7 +307,7 @@ class ProxyConfig:
 
     def __post_init__(self) -> None:
         given = vars(self)
-        paths = ("reasoning_content_path", "trace_dir", "tokenizer", "sessions_path")
+        paths = ("reasoning_content_path", "trace_dir", "tokenizer")
         values: dict[str, Any] = {name: Path(given[name]) for name in paths if isinstance(given[name], str)}
         values |= {name: switch_word(given[name]) for name in ("display_reasoning", "tunnel")}
         keys = [name for name in ("admin_key", "metrics_key") if given[name] is not None]

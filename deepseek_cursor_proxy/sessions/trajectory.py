@@ -1,4 +1,4 @@
-"""The values of a session: its head, a turn to record, and a node as it is read.
+"""The values of a session: its head, a turn to record, and a node as it is read; and the turns of a request.
 
 A message is in the form of chat completions, as DeepSeek saw it, with the reasoning of the turn as
 `reasoning_content`; a filler in place of an unknown reasoning is left out.
@@ -6,14 +6,17 @@ A message is in the form of chat completions, as DeepSeek saw it, with the reaso
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, is_blank
 from deepseek_cursor_proxy.deepseek.usage import add_usage
 from deepseek_cursor_proxy.json_codec import as_object
+from deepseek_cursor_proxy.observers.events import Finished, Result
 
 Json = Mapping[str, Any]
+
+_LONGEST_TITLE = 80
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,13 @@ class Session(NamedTuple):
 
 
 def new_session(options: SessionOptions, model: str, now: float) -> Session:
-    return Session(str(uuid.uuid4()), options, model, now, now)
+    options = replace(options, name=storable(options.name))
+    return Session(str(uuid.uuid4()), options, storable(model), now, now)
+
+
+def storable(text: str) -> str:
+    """The text with `?` for lone surrogates, which are legal in JSON and have no UTF-8 form."""
+    return text.encode(errors="replace").decode()
 
 
 class RecordedTurn(NamedTuple):
@@ -73,13 +82,6 @@ class TurnOfSession(NamedTuple):
     caller: bytes
     session: str | UnnamedSession
     turn: RecordedTurn
-    # Its number in the journal; 0 if it is not in the journal.
-    number: int = 0
-
-    @property
-    def key(self) -> tuple[bytes, str | bytes]:
-        """The session's name, unique among all callers."""
-        return self.caller, self.session if isinstance(self.session, str) else self.session.chat
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,49 @@ class Node:
     info: Json
     # By the index of a message.
     logprobs: Mapping[int, Sequence[Sequence[Json]]] = field(default_factory=dict)
+
+
+def turns_of(event: Finished) -> list[TurnOfSession]:
+    """The turns of a request: one for each answer; the first has the tokens and the cost of all.
+
+    A request that named no session is recorded in one of its chat.
+    """
+    prepared, facts, tokens, answer = event.prepared, event.facts, event.tokens, event.message
+    if prepared is None or answer is None:
+        # It was not sent, or not answered.
+        return []
+    request, cost = prepared.request, event.cost.amount if event.cost is not None else None
+    info = {
+        "usage": add_usage({}, event.usage) if event.usage is not None else None,
+        "cost": cost,
+        "model": facts.model,
+        "started": facts.started_at,
+        "finished": facts.started_at + event.timing.total,
+        "metadata": {
+            "finish_reason": event.finish_reason,
+            "is_complete": event.end.result is Result.COMPLETED,
+            "api": facts.api,
+            "request_numbers": [facts.number],
+            "requested_model": facts.requested_model,
+            "recovered": prepared.transcript_count,
+            "missing_reasoning": prepared.missing_count,
+        },
+    }
+    total = tokens.prompt + tokens.output if tokens is not None else 0
+    # With several answers it is not known whose they are.
+    parts = (event.logprobs.text, event.logprobs.reasoning) if event.logprobs and not event.other_messages else ()
+    logprobs = [part for part in parts if part]
+    first = RecordedTurn(request.messages, request.tools, answer, info, request.requested_model, total, cost, logprobs)
+    other = first._replace(info={**info, "cost": None}, tokens=0, cost=None)
+    turns = [first, *(other._replace(answer=message) for message in event.other_messages)]
+    session = event.recorded_in or UnnamedSession(prepared.history.conversation, _title(request.messages), facts.model)
+    return [TurnOfSession(event.caller, session, turn) for turn in turns]
+
+
+def _title(messages: Sequence[Message]) -> str:
+    """The beginning of the first question."""
+    questions = (message.content for message in messages if message.role == "user" and isinstance(message.content, str))
+    return " ".join(next(questions, "").split())[:_LONGEST_TITLE]
 
 
 def message_json(message: Message) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.sqlite.schema import Schema
 
 _log = logging.getLogger(__name__)
 
@@ -20,21 +21,27 @@ _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 5.0
 # Avoids flooding the log when the file flaps.
 _SECONDS_BETWEEN_WARNINGS = 30.0
-_BEGIN = "reasoning is kept in memory until %s is usable again: %s"
-_END = "%s is usable again; reasonings written: %d"
 
 
 class Store:
     """Called by workers and the reopener's."""
 
-    def __init__(self, path: str | Path, durability: str, *, must_open: bool) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        durability: str = "normal",
+        *,
+        must_open: bool,
+        title: str = "reasoning",
+        tables: Schema | None = None,
+    ) -> None:
         """With `must_open` a fault is raised, here and later, and no damaged file is moved."""
-        self.reopener = Reopener(self.reopen, name="reasoning-store-reopen")
+        self.reopener = Reopener(self.reopen, name=f"{title}-reopen")
         self._must_open = must_open
         on_fault = (lambda: None) if must_open else self.reopener.wake
-        self.database = Database(path, durability=durability, on_fault=on_fault)
-        self.outage = OutageLog(_log, str(path))
-        self._faults = FaultGuard(_log, "reasoning store")
+        self.database = Database(path, durability=durability, on_fault=on_fault, tables=tables)
+        self.outage = OutageLog(_log, str(path), title)
+        self._faults = FaultGuard(_log, title)
 
     def open(self) -> None:
         if self._must_open:
@@ -74,12 +81,10 @@ class Reopener(BackgroundTask):
 class OutageLog:
     """Warns once when the file cannot be used and once when it can again. Called by one thread at a time."""
 
-    def __init__(self, log: logging.Logger, path: str, begin: str = _BEGIN, end: str = _END) -> None:
-        """`begin` is formatted with the path and the fault, `end` with the path and a count."""
+    def __init__(self, log: logging.Logger, path: str, title: str) -> None:
         self._log = log
         self._path = path
-        self._begin = begin
-        self._end = end
+        self._title = title
         self._has_warned = False
         self._warned_at = float("-inf")
         self._written = 0
@@ -89,7 +94,7 @@ class OutageLog:
         now = time.monotonic()
         if not self._has_warned and now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:
             self._has_warned, self._warned_at = True, now
-            self._log.warning(self._begin, self._path, fault)
+            self._log.warning("%s is kept in memory until %s is usable again: %s", self._title, self._path, fault)
 
     def count(self, written: int) -> None:
         """Count entries that waited and are in the file now."""
@@ -98,5 +103,5 @@ class OutageLog:
     def report_end(self) -> None:
         """Call after a try that succeeded."""
         if self._has_warned:
-            self._log.warning(self._end, self._path, self._written)
+            self._log.warning("%s is usable again; entries written: %d", self._path, self._written)
         self._has_warned, self._written = False, 0

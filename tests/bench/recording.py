@@ -3,7 +3,6 @@
 import itertools
 import json
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +11,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.sessions import export
-from deepseek_cursor_proxy.sessions.session_store import SessionStore
+from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
 from tests.bench.load_clients import Client, post
 from tests.bench.rounds import Contest, Target
@@ -28,8 +27,6 @@ except ImportError:
 _TURNS = 30
 # What a short answer of an agent has.
 _CHUNKS = 200
-# Turns of a session wait a quarter of a second for others.
-_SECONDS_UNTIL_WRITTEN = 0.3
 _WORDS = "of the words that a chat has " * 20
 # As long as what agents read.
 _RESULT = "    return [line for line in lines if not line.startswith('#')]\n" * 30
@@ -66,8 +63,6 @@ def _cpu_of_chat(proxy: Target, client: Client, base: str, question: str) -> lis
         )
         text = client.read_stream(request) if is_stream else client.fetch(request)["choices"][0]["message"]["content"]
         messages.append({"role": "assistant", "content": text})
-    # What is written after the last answer counts.
-    threading.Event().wait(_SECONDS_UNTIL_WRITTEN)
     proxy.settle()
     after = proxy.cpu_seconds()
     return [after - before] if before is not None and after is not None else []
@@ -78,7 +73,6 @@ def _export_rows(count: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sessions.sqlite3"
         with closing(SessionStore(path)) as store:
-            store.open()
             written = _fill(store, count)
             (session,) = store.list(None)
             if tracemalloc:

@@ -31,7 +31,7 @@ class SessionsEndpoint(GenerationEndpoint):
         caller = self.namespace(request)
         raw = request.read_body()
         options = _options(decode_json_object(raw) if raw.strip() else {})
-        with self._faults():
+        with _faults():
             session = self._services.sessions.create(caller, options, is_known=bool(self._report.key))
         return HttpReply.json(
             {**session_json(session, _base_url(request, session)), "ttl_seconds": options.ttl_seconds}
@@ -39,7 +39,7 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def list(self, request: HttpRequest, _: str) -> HttpReply:
         caller = self.namespace(request)
-        with self._faults(with_flush=True):
+        with _faults():
             listed = self._services.sessions.list(caller)
         return HttpReply.json({"sessions": [session_json(session, _base_url(request, session)) for session in listed]})
 
@@ -49,8 +49,7 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def delete(self, request: HttpRequest, session: str) -> HttpReply:
         caller = self.namespace(request)
-        # Turns that ended before go with it.
-        with self._faults():
+        with _faults():
             is_deleted = self._services.sessions.delete(caller, session)
         if not is_deleted:
             raise unknown_session()
@@ -59,7 +58,7 @@ class SessionsEndpoint(GenerationEndpoint):
     def nodes(self, request: HttpRequest, session: str) -> HttpReply:
         stored = self._find(request, session)
         tokenizer = self._services.counter.load_tokenizer()
-        with self._faults():
+        with _faults():
             nodes = self._services.sessions.nodes(stored.uuid)
         pieces = (encode_json(node_json(node, tokenizer)) for node in nodes)
         kind = (("Content-Type", "application/json"),)
@@ -71,7 +70,7 @@ class SessionsEndpoint(GenerationEndpoint):
         if form not in export.FORMATS:
             raise BadRequest(f"format is {', '.join(export.FORMATS)}.", param="format")
         tokenizer = self._services.counter.load_tokenizer() if form == "nodes" else None
-        with self._faults():
+        with _faults():
             lines = export.lines(self._services.sessions.nodes(stored.uuid), form, export.Filter(), tokenizer)
         return HttpReply(200, _Pieces(b"", b"", lines, b""), (("Content-Type", "application/jsonl; charset=utf-8"),))
 
@@ -97,22 +96,20 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def _find(self, request: HttpRequest, session: str) -> Session:
         caller = self.namespace(request)
-        with self._faults(with_flush=True):
+        with _faults():
             stored = self._services.sessions.get(caller, session)
         if stored is None:
             raise unknown_session()
         return stored
 
-    @contextmanager
-    def _faults(self, *, with_flush: bool = False) -> Iterator[None]:
-        """Raise Overloaded for faults of the file; with `with_flush` past turns are written first, if they can be."""
-        try:
-            # A caller that is not known has no turns.
-            if with_flush and self._report.key:
-                self._services.sessions.flush()
-            yield
-        except Unusable as fault:
-            raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Raise Overloaded for faults of the file."""
+    try:
+        yield
+    except Unusable as fault:
+        raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
 
 
 class _Pieces:

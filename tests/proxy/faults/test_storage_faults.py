@@ -120,7 +120,7 @@ class TestUnusableFiles(FaultTestCase):
         proxy = self.expect_memory_only("it is a folder")
         self.path.rmdir()
         self.assert_reopened(proxy)
-        self.assertRegex(self.warnings[1], "is usable again; reasonings written: 5$")
+        self.assertRegex(self.warnings[1], "is usable again; entries written: 5$")
         self.assertEqual(5, self.rows())
 
     def test_a_folder_that_cannot_be_created_leaves_the_proxy_running(self) -> None:
@@ -209,7 +209,7 @@ class TestLocks(FaultTestCase):
             chat.ask(QUESTIONS[2])
         self.assert_reopened(proxy)
         self.assertRegex(self.warnings[0], "another process holds it locked")
-        self.assertRegex(self.warnings[1], "is usable again; reasonings written: 5$")
+        self.assertRegex(self.warnings[1], "is usable again; entries written: 5$")
         self.assertEqual((2, 8), (len(self.warnings), self.rows()))
 
     def test_a_store_locked_at_the_start_is_used_later(self) -> None:

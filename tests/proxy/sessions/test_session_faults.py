@@ -26,7 +26,7 @@ class TestSessionFaults(SessionsTestCase):
     def test_turns_wait_for_a_locked_file_and_other_calls_are_refused_until_then(self) -> None:
         session = self.create()["uuid"]
         with (
-            self.assertLogs("deepseek_cursor_proxy.sessions", "WARNING") as logged,
+            self.assertLogs("deepseek_cursor_proxy.storage", "WARNING") as logged,
             contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as other,
         ):
             other.execute("BEGIN IMMEDIATE")

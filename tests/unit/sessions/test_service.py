@@ -8,6 +8,7 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.sessions import service
 from deepseek_cursor_proxy.sessions.service import SessionService
+from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import SessionOptions
 from deepseek_cursor_proxy.storage.faults import Unusable
 
@@ -34,12 +35,12 @@ class TestPendingSessions(unittest.TestCase):
             last = self.create(name="n" * 200, tags=("t" * 200,) * 32)
         pending = self.sessions._pending.values()
         self.assertLessEqual(sum(each.size for each in pending), service._MOST_CHARACTERS_PENDING)
-        self.assertTrue(self.sessions.knows(YOU, last))
+        self.assertIsNotNone(self.sessions.get(YOU, last))
         self.assertEqual([mine], self.listed(ME))
 
     def test_they_have_a_short_life(self) -> None:
         session, brief = self.create(), self.create(ttl_seconds=0.0)
-        self.assertEqual([True, False], [self.sessions.knows(YOU, each) for each in (session, brief)])
+        self.assertEqual([True, False], [self.sessions.get(YOU, each) is not None for each in (session, brief)])
         with mock.patch.object(service, "_SECONDS_PENDING", 0.0):
             self.assertEqual(([], None, 0), (self.listed(YOU), self.sessions.get(YOU, session), self.sessions.count()))
             self.sessions.accept(YOU)
@@ -48,26 +49,24 @@ class TestPendingSessions(unittest.TestCase):
 
     def test_one_that_was_accepted_is_written_as_soon_as_the_file_can_be_used(self) -> None:
         session = self.create(name="mine")
-        with mock.patch(
-            "deepseek_cursor_proxy.sessions.session_store.SessionStore.open", side_effect=Unusable("locked")
-        ):
+        with mock.patch.object(SessionStore, "insert", side_effect=Unusable("locked")):
             self.sessions.accept(YOU)
-            self.assertTrue(self.sessions.knows(YOU, session))
-        self.assertEqual([session], [each.uuid for each in self.sessions.store().list(YOU)])
-        self.assertEqual([session], self.listed(YOU))
+        self.assertEqual(([], [session]), (self.sessions.store().list(YOU), self.listed(YOU)))
+        self.sessions.accept(YOU)
+        self.assertEqual(
+            ([session], [session]), ([each.uuid for each in self.sessions.store().list(YOU)], self.listed(YOU))
+        )
 
     def test_one_that_was_deleted_before_the_file_could_be_used_stays_deleted(self) -> None:
         session = self.create()
-        with mock.patch(
-            "deepseek_cursor_proxy.sessions.session_store.SessionStore.open", side_effect=Unusable("locked")
-        ):
+        with mock.patch.object(SessionStore, "insert", side_effect=Unusable("locked")):
             self.sessions.accept(YOU)
         self.assertTrue(self.sessions.delete(YOU, session))
+        self.sessions.accept(YOU)
         self.assertEqual([], self.listed(YOU))
 
     def test_an_id_that_is_none_of_ours_is_not_looked_up(self) -> None:
         self.create(ME, is_known=True)
         with mock.patch.object(self.sessions, "store", side_effect=AssertionError):
             for text in ("x", "x" * 16_000, ""):
-                self.assertFalse(self.sessions.knows(ME, text))
                 self.assertIsNone(self.sessions.get(ME, text))

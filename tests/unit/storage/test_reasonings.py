@@ -464,7 +464,7 @@ class TestFaults(StoreTestCase):
         self.assertRegex(
             logged.output[0], "kept in memory until .+ is usable again: .*holds it locked; stop that process"
         )
-        self.assertRegex(logged.output[1], "is usable again; reasonings written: 2$")
+        self.assertRegex(logged.output[1], "is usable again; entries written: 2$")
         self.assertEqual(2, len(logged.records))
         self.assertEqual(found, self.store(self.path).find([key(number) for number in range(9)]))
         self.assertTrue(store.record([((key(6),), "as always")]))

@@ -8,8 +8,6 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
-from deepseek_cursor_proxy.sessions.session_store import Limits, SessionStore
-from deepseek_cursor_proxy.sessions.trajectory import SessionOptions
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
@@ -134,8 +132,6 @@ class TestStores(unittest.TestCase):
         self.answers.record(key, CachedAnswer(b""))
         self.ledger.add(record(1, self.clocks.wall))
         self.ledger.flush()
-        self.sessions.create(ME, SessionOptions(name), "m")
-        self.sessions.create(ME, SessionOptions(name, ttl_seconds=3600), "m")
 
     def put(self, name: str, status: str = "completed") -> None:
         self.responses.put(ME, StoredResponse({"id": name, "status": status}, []))
@@ -151,9 +147,7 @@ class TestStores(unittest.TestCase):
         self.chats = ChatStore(database, **details)
         self.answers = CachedAnswers(database, **details, clock=self.time)
         self.ledger = UsageLedger(database, max_rows=1000, **details)
-        self.sessions = SessionStore(self.folder / "sessions.sqlite3", Limits(30 * DAY), clock=self.time)
-        self.sessions.open()
-        self.stores: list[Any] = [self.responses, self.chats, self.answers, self.ledger, self.sessions]
+        self.stores: list[Any] = [self.responses, self.chats, self.answers, self.ledger]
         for store in (self.reasonings, *self.stores):
             self.addCleanup(store.close)
 
@@ -167,7 +161,7 @@ class TestStores(unittest.TestCase):
         return [store.prune() for store in (self.reasonings, *self.stores)]
 
     def assert_all_there(self, *names: str) -> None:
-        self.assertEqual([0] * 6, self.prune())
+        self.assertEqual([0] * 5, self.prune())
         for name in ("first", *names):
             self.assertEqual({name.encode(): [name]}, self.reasonings.find([name.encode()]))
             self.assertIsNotNone(self.responses.get(ME, name))
@@ -181,7 +175,6 @@ class TestStores(unittest.TestCase):
             self.assert_all_there()
             self.assertTrue(self.complete_job())
         self.assert_all_there()
-        self.assertEqual(2, len(self.sessions.list(ME)))
 
     def test_a_wrong_clock_at_the_start_deletes_no_row(self) -> None:
         for jump in (YEAR, -YEAR, -YEAR, YEAR):
@@ -198,8 +191,6 @@ class TestStores(unittest.TestCase):
             self.clocks.wall += jump
             self.restart()
             self.assert_all_there()
-            if jump == 0.0:
-                self.assertEqual([], [each for each in self.sessions.list(ME) if each.options.name == "first"][1:])
             self.fill("wrong")
         self.assert_all_there("wrong")
 
@@ -207,13 +198,10 @@ class TestStores(unittest.TestCase):
         for number, jump in enumerate((YEAR, -YEAR)):
             self.clocks.wall += jump
             self.put(f"new-{number}")
-            session = self.sessions.create(ME, SessionOptions(), "m").uuid
             self.clocks.pass_by(HOUR / 2)
             self.clocks.wall -= jump
             self.clocks.pass_by(2 * HOUR)
-            # The sessions that were to live for an hour are gone.
             self.assertEqual([0] * 5, self.prune()[:5])
-            self.assertIsNotNone(self.sessions.get(ME, session))
             self.assertIsNotNone(self.responses.get(ME, f"new-{number}"))
 
     def test_what_is_used_in_the_first_hour_after_a_long_holiday_is_kept(self) -> None:
@@ -224,7 +212,6 @@ class TestStores(unittest.TestCase):
         self.clocks.pass_by(2 * HOUR)
         self.prune()
         self.assertEqual({b"new": ["new"]}, self.reasonings.find([b"new", b"first"]))
-        self.assertEqual(["new"], [each.options.name for each in self.sessions.list(ME)])
         self.assertEqual((True, False), tuple(self.responses.get(ME, name) is not None for name in ("new", "first")))
 
     def test_rows_from_the_future_go_first_when_there_is_too_much(self) -> None:
@@ -235,18 +222,14 @@ class TestStores(unittest.TestCase):
         self.reasonings.record([((b"future",), "future")])
         self.answers.record(b"future", CachedAnswer(b""))
         self.chats.record(b"future", None, seen(CHAT, "ba"), ("b", "a"))
-        session = self.sessions.create(ME, SessionOptions(), "m").uuid
         self.clocks.wall -= 100 * DAY
         self.clocks.pass_by(2 * HOUR)
         self.restart()
         for table in (self.reasonings, self.chats, self.responses, self.answers):
             most = 2 if table is self.responses else 1
             table.rows.kind = table.kind._replace(max_rows=most, max_bytes=200 if table is self.answers else math.inf)
-        self.sessions._limits = self.sessions._limits._replace(sessions=1)
         self.prune()
-        self.assertEqual(
-            ({b"first": ["first"]}, None), (self.reasonings.find([b"first", b"future"]), self.sessions.get(ME, session))
-        )
+        self.assertEqual({b"first": ["first"]}, self.reasonings.find([b"first", b"future"]))
         self.assertIsNotNone(self.responses.get(ME, "first"))
         self.assertIsNone(self.responses.get(ME, "future"))
         with self.reasonings.database.reader() as connection:
@@ -255,12 +238,11 @@ class TestStores(unittest.TestCase):
                 for name in ("key FROM cached_answers", "names FROM tool_orders")
             ]
         self.assertEqual([[(b"first",)], [('["a", "b"]',)]], rows)
-        self.assertEqual(1, len(self.sessions.list(ME)))
 
     def test_rows_that_are_really_old_are_pruned(self) -> None:
         self.complete_job()
         self.clocks.pass_by(31 * DAY)
-        self.assertEqual([1, 2, 1, 1, 1, 2], self.prune())
+        self.assertEqual([1, 2, 1, 1, 1], self.prune())
 
     # Ages and bookings go by the system's clock …
 
@@ -269,15 +251,6 @@ class TestStores(unittest.TestCase):
             self.clocks.wall += jump
             self.restart()
             self.assertEqual(is_fresh, self.answers.find(b"first") is not None)
-
-    def test_a_session_expires_by_the_systems_clock_and_is_there_again_when_that_is_put_right(self) -> None:
-        for jump, count in ((0.0, 2), (2 * DAY, 1), (-2 * DAY, 2)):
-            self.clocks.wall += jump
-            self.restart()
-            self.sessions.prune()
-            self.assertEqual(count, len(self.sessions.list(ME)))
-
-    # In place of the module `time` …
 
     def time(self) -> float:
         return self.clocks.wall

@@ -75,7 +75,7 @@ class TestOutageLog(unittest.TestCase):
     def setUp(self) -> None:
         self.now = 1000.0
         self.enterContext(mock.patch.object(time, "monotonic", side_effect=lambda: self.now))
-        self.outage = OutageLog(LOG, "store.sqlite3")
+        self.outage = OutageLog(LOG, "store.sqlite3", "reasoning")
 
     def warnings(self, *, tries: int = 1, written: int = 0) -> list[str]:
         """What an outage of so many tries says."""
@@ -89,7 +89,7 @@ class TestOutageLog(unittest.TestCase):
 
     def test_an_outage_is_one_warning_at_its_start_and_one_at_its_end(self) -> None:
         begin = "reasoning is kept in memory until store.sqlite3 is usable again: it is locked; wait"
-        end = "store.sqlite3 is usable again; reasonings written: 7"
+        end = "store.sqlite3 is usable again; entries written: 7"
         self.assertEqual([begin, end], self.warnings(tries=100, written=7))
 
     def test_an_outage_that_comes_and_goes_is_warned_about_now_and_then(self) -> None:
