@@ -1,18 +1,16 @@
 """Jobs: work that goes on when the client that started it leaves, and that any number of clients may follow.
 
-A worker of this file runs a job and appends its events. The job has a Wakeup in place of a client: cancelling the job,
+A thread of its own runs a job and appends its events. The job has a Wakeup in place of a client: cancelling the job,
 or stopping the proxy, sets it, and every wait of the work ends as if the client had left. The events are held, packed,
 until the job is over: at most 16 million characters for each job, which is the bound of an answer. Jobs of unknown
-callers (`access`) are limited in number and size, so that they cannot fill the queue. This file knows no protocol, no
-store and no exchange.
+callers (`access`) are limited in number and size, so that they cannot fill the queue.
 """
 
 import logging
 import math
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
@@ -23,32 +21,30 @@ from deepseek_cursor_proxy.storage.responses import EventLog
 
 _log = logging.getLogger(__name__)
 
-# A worker without work ends after this long; the next job starts another.
-_IDLE_SECONDS = 5.0
 # How often the follower of a silent job checks whether its client is still there.
 _CHECK_SECONDS = 0.25
 # A job whose peer is set ends within moments; no thread waits longer for it.
 _END_SECONDS = 1.0
 _RETRY_AFTER_SECONDS = 10
 # For the jobs of unknown callers together; their number is also at most half of all jobs.
-_MOST_UNACCEPTED = 16
-_MOST_UNACCEPTED_BYTES = 16 * 1024 * 1024
+_MOST_OF_UNKNOWN_CALLERS = 16
+_MOST_BYTES_OF_UNKNOWN_CALLERS = 16 * 1024 * 1024
 # A comment of an event stream, as DeepSeek sends it to calls in its queue.
 _HEARTBEAT = b": keep-alive\n\n"
 
 
 class Job:
-    """One piece of work and its events. Written by its worker, read by any thread; `_changed` protects the events.
+    """One piece of work and its events. Written by its thread, read by any; `_changed` protects the events.
 
-    A submitted job is closed by its worker, any other by the thread that created it.
+    A submitted job is closed by its thread, any other by the thread that created it.
     """
 
-    def __init__(self, id: str, caller: bytes, unaccepted_bytes: int = 0) -> None:
+    def __init__(self, id: str, caller: bytes, unknown_caller_bytes: int = 0) -> None:
         """Raises Overloaded when the system has no descriptors for it."""
         self.id = id
         self.caller = caller
         # The size of the request as long as no upstream has accepted the caller's key; else 0.
-        self.unaccepted_bytes = unaccepted_bytes
+        self.unknown_caller_bytes = unknown_caller_bytes
         try:
             # In place of a client: set, it ends whatever the work waits for.
             self.peer = Wakeup()
@@ -60,6 +56,10 @@ class Job:
         self._closed = threading.Event()
 
     @property
+    def key(self) -> tuple[bytes, str]:
+        return self.caller, self.id
+
+    @property
     def is_cancelled(self) -> bool:
         """Whether the job was cancelled before the proxy stopped."""
         return self.peer.has_left()
@@ -69,7 +69,7 @@ class Job:
         """Whether the job must end because the proxy stops."""
         return self.peer.close_reason is not None
 
-    # By the worker …
+    # By its thread …
 
     def append(self, piece: bytes) -> None:
         """Add to the events, for all followers now and later; a piece may be several events, never a part of one."""
@@ -100,10 +100,6 @@ class Job:
         with self._changed:
             self._changed.wait_for(lambda: len(self._log) > count or self._has_ended, seconds)
             return self._log.read(count) or (None if self._has_ended else b"")
-
-    def interrupt(self) -> bool:
-        """End whatever the work waits for. False if it had ended."""
-        return self.peer.set()
 
     def wait(self, seconds: float) -> bool:
         """Wait for the end of the work, its last write included; False if the time is over first."""
@@ -161,44 +157,34 @@ class JobEvents:
 Run = Callable[[Job], None]
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    job: Job
-    run: Run
-
-    @property
-    def key(self) -> tuple[bytes, str]:
-        return self.job.caller, self.job.id
-
-
 class Jobs:
-    """A few threads and a queue. Called by the server's workers and the thread that stops the proxy."""
+    """A thread for each job, of which a few work at once; the others wait for their turn. Called by any thread."""
 
-    def __init__(self, workers: int, queue: int) -> None:
-        self._max_workers = workers
-        self._max_jobs = workers + queue
-        # Protects all below; notified when a job comes or is over, and when everything stops.
+    def __init__(self, at_once: int, queue: int) -> None:
+        self._most_at_once = at_once
+        self._max_jobs = at_once + queue
+        # Protects all below; notified when a job is over or interrupted.
         self._changed = threading.Condition()
-        self._queue: deque[_Task] = deque()
-        # Waiting and running tasks.
-        self._tasks: dict[tuple[bytes, str], _Task] = {}
-        self._threads: set[threading.Thread] = set()
-        self._idle = 0
+        # Waiting and running, oldest first.
+        self._jobs: dict[tuple[bytes, str], Job] = {}
+        self._running: set[Job] = set()
+        self._threads: list[threading.Thread] = []
         self._is_stopping = False
 
-    def check(self, unaccepted_bytes: int = 0) -> None:
-        """Raise a ProxyError if no job can be submitted now; for an unknown caller `unaccepted_bytes` is its size."""
+    def check(self, unknown_caller_bytes: int = 0) -> None:
+        """Raise a ProxyError if no job can be submitted now; `unknown_caller_bytes` is as in Job."""
         with self._changed:
             if self._is_stopping:
                 raise ProxyStopping
-            if len(self._tasks) >= self._max_jobs:
+            if len(self._jobs) >= self._max_jobs:
                 raise QueueFull(
                     "The queue of background responses is full. Try again in a moment.",
                     retry_after=_RETRY_AFTER_SECONDS,
                 )
-            sizes = [task.job.unaccepted_bytes for task in self._tasks.values() if task.job.unaccepted_bytes]
-        most = max(1, min(_MOST_UNACCEPTED, self._max_jobs // 2))
-        if unaccepted_bytes and (len(sizes) >= most or sum(sizes) + unaccepted_bytes > _MOST_UNACCEPTED_BYTES):
+            sizes = [job.unknown_caller_bytes for job in self._jobs.values() if job.unknown_caller_bytes]
+        most = max(1, min(_MOST_OF_UNKNOWN_CALLERS, self._max_jobs // 2))
+        is_too_much = len(sizes) >= most or sum(sizes) + unknown_caller_bytes > _MOST_BYTES_OF_UNKNOWN_CALLERS
+        if unknown_caller_bytes and is_too_much:
             raise QueueFull(
                 "DeepSeek has not accepted this key yet, and background responses of such keys may only be few and "
                 "small. Send one request without background first, or try again in a moment.",
@@ -206,23 +192,18 @@ class Jobs:
             )
 
     def submit(self, job: Job, run: Run) -> None:
-        """Queue a job; a worker calls `run(job)`, or a thread that cancels it first.
+        """Have a thread call `run(job)` when its turn comes, or when the job is cancelled before.
 
         Raises a ProxyError, and closes the job, if there is no place for it.
         """
-        task = _Task(job, run)
         try:
             with self._changed:
-                self.check(job.unaccepted_bytes)
-                if self._idle <= len(self._queue) and len(self._threads) < self._max_workers:
-                    thread = start_thread(self._work, "job")
-                    if thread is not None:
-                        self._threads.add(thread)
-                    elif not self._threads:
-                        raise Overloaded("There are no threads left. Try again in a moment.", retry_after=1)
-                self._queue.append(task)
-                self._tasks[task.key] = task
-                self._changed.notify_all()
+                self.check(job.unknown_caller_bytes)
+                thread = start_thread(partial(self._work, job, run), "job")
+                if thread is None:
+                    raise Overloaded("There are no threads left. Try again in a moment.", retry_after=1)
+                self._jobs[job.key] = job
+                self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
         except ProxyError:
             job.close()
             raise
@@ -230,67 +211,51 @@ class Jobs:
     def find(self, caller: bytes, job_id: str) -> Job | None:
         """The caller's job with that id, if it waits or runs."""
         with self._changed:
-            task = self._tasks.get((caller, job_id))
-        return None if task is None else task.job
+            return self._jobs.get((caller, job_id))
 
     def cancel(self, job: Job) -> bool:
-        """End a queued job at once, or interrupt a running one; `job.wait` waits for its end. False if it had ended."""
+        """Interrupt a job; `job.wait` waits for its end. False if it had ended."""
         with self._changed:
-            task = next((queued for queued in self._queue if queued.job is job), None)
-            if task is not None:
-                self._queue.remove(task)
-        is_first = job.interrupt()
-        if task is not None:
-            self._run_task(task)
+            is_first = job.peer.set()
+            self._changed.notify_all()
         return is_first
 
     def stop(self, seconds: float) -> None:
         """Accept no more jobs, end the waiting ones, and after so many seconds the running ones. Idempotent."""
-        deadline = Deadline.after(seconds)
         with self._changed:
             self._is_stopping = True
-            queued, self._queue = self._queue, deque()
-            threads = list(self._threads)
-            self._changed.notify_all()
-        for task in queued:
-            task.job.peer.set(ProxyStopping)
-            self._run_task(task)
-        with self._changed:
-            self._changed.wait_for(lambda: not self._tasks, max(0.0, deadline.left))
-            tasks = list(self._tasks.values())
-        for task in tasks:
-            task.job.peer.set(ProxyStopping)
+            threads = self._threads
+            self._interrupt([job for job in self._jobs.values() if job not in self._running])
+            self._changed.wait_for(lambda: not self._jobs, max(0.0, seconds))
+            self._interrupt([*self._jobs.values()])
         deadline = Deadline.after(_END_SECONDS)
         for thread in threads:
             thread.join(max(0.0, deadline.left))
 
-    # By the threads of jobs …
+    def _interrupt(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            job.peer.set(ProxyStopping)
+        self._changed.notify_all()
 
-    def _work(self) -> None:
-        while (task := self._next_task()) is not None:
-            self._run_task(task)
-            # The task holds a whole answer, and the next one may not come for long.
-            del task
+    # By the thread of a job …
 
-    def _next_task(self) -> _Task | None:
+    def _work(self, job: Job, run: Run) -> None:
         with self._changed:
-            self._idle += 1
-            self._changed.wait_for(lambda: self._queue or self._is_stopping, _IDLE_SECONDS)
-            self._idle -= 1
-            if self._queue:
-                return self._queue.popleft()
-            self._threads.discard(threading.current_thread())
-            return None
-
-    def _run_task(self, task: _Task) -> None:
-        """Run a task; an exception is a bug, logged here because no client gets it."""
+            self._changed.wait_for(lambda: job.is_cancelled or job.is_stopping or self._is_next(job))
+            self._running.add(job)
         try:
-            task.run(task.job)
+            run(job)
         except Exception as error:
+            # A bug, logged here because no client gets it.
             details = _log.isEnabledFor(logging.DEBUG)
             _log.error("unexpected %s in a background response", type(error).__name__, exc_info=details)
         finally:
             with self._changed:
-                self._tasks.pop(task.key, None)
+                del self._jobs[job.key]
+                self._running.discard(job)
                 self._changed.notify_all()
-            task.job.close()
+            job.close()
+
+    def _is_next(self, job: Job) -> bool:
+        first = next(each for each in self._jobs.values() if each not in self._running)
+        return job is first and len(self._running) < self._most_at_once

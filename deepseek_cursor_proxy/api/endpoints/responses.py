@@ -157,10 +157,10 @@ class ResponsesEndpoint(GenerationEndpoint):
         self.admit(plan.request.caller, plan.generation.request)
         writer = self._writer(plan)
         is_known = bool(self._report.key)
-        unaccepted_bytes = 0 if is_known else plan.request.body_bytes
+        unknown_caller_bytes = 0 if is_known else plan.request.body_bytes
         # Before anything is packed.
-        self._services.jobs.check(unaccepted_bytes)
-        job = Job(plan.frame.response_id, plan.namespace, unaccepted_bytes)
+        self._services.jobs.check(unknown_caller_bytes)
+        job = Job(plan.frame.response_id, plan.namespace, unknown_caller_bytes)
         job.append(writer.begin_queued())
         queued = plan.frame.response(envelope.state("queued"))
         store.put(plan.namespace, StoredResponse(queued, plan.input), is_known=is_known)
@@ -207,7 +207,7 @@ class ResponsesEndpoint(GenerationEndpoint):
             closing(self.open(request, plan.generation)) as exchange,
             closing(show(exchange, plan.generation.request)) as batches,
         ):
-            job.unaccepted_bytes = 0
+            job.unknown_caller_bytes = 0
             try:
                 for batch in batches:
                     job.append(writer.write(batch))

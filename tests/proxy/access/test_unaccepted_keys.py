@@ -128,7 +128,7 @@ class TestRows(UnacceptedKeysCase):
                     for number in range(3):
                         self.all_requests(f"{MADE_UP}-{number}")
                     jobs = self.running.server.services().jobs
-                    wait_until(lambda jobs=jobs: not jobs._tasks)
+                    wait_until(lambda jobs=jobs: not jobs._jobs)
 
     def test_a_fresh_proxy_makes_no_file_of_sessions_for_made_up_keys(self) -> None:
         self.all_requests(MADE_UP)
@@ -250,7 +250,7 @@ class TestBackground(UnacceptedKeysCase):
         self.assertEqual("completed", self.value("GET", f"/v1/responses/{first}", key=OWNER)["status"])
 
     def test_background_responses_of_made_up_keys_are_few_and_small(self) -> None:
-        with mock.patch.object(background_jobs, "_MOST_UNACCEPTED_BYTES", 10_000):
+        with mock.patch.object(background_jobs, "_MOST_BYTES_OF_UNKNOWN_CALLERS", 10_000):
             reply = self.background(text="x" * 20_000)
             self.assertEqual(429, reply.status)
             self.assertIn(b"not accepted this key yet", reply.body)

@@ -239,7 +239,7 @@ class TestCancel(BackgroundTestCase):
             self.assert_gone(self.running, queued)
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
             may_end.set()
-            self.assertTrue(eventually(lambda: not services.jobs._tasks))
+            self.assertTrue(eventually(lambda: not services.jobs._jobs))
         self.assert_gone(self.running, queued)
 
     def assert_gone(self, proxy: RunningProxy, response: Json) -> None:

@@ -54,7 +54,7 @@ class TestRaces(BackgroundTestCase):
                 self.assertIn(found["status"], ENDS)
 
     def test_an_end_that_races_a_delete_leaves_nothing(self) -> None:
-        tasks = self.running.server.services().jobs._tasks
+        tasks = self.running.server.services().jobs._jobs
         for count in range(9):
             response = self.stalled_after(count)
             path = f"{PATH}/{response['id']}"
