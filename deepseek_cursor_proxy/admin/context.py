@@ -51,15 +51,15 @@ class Recent:
 class AdminContext:
     """Assigned by the main thread, `public_url` by the tunnel's; the threads of the listener read it."""
 
-    def __init__(self, server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path | None) -> None:
+    def __init__(self, server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path | None, url: str) -> None:
+        """`url` is that of the admin listener."""
         self.server = server
         self.config_path = config_path
         self.started_at = time.time()
         # Of the tunnel that the proxy opened.
         self.public_url: str | None = None
         self.is_stopping = False
-        # Of the admin listener.
-        self.url = ""
+        self.url = url
         self.reports = Recent(_REPORT_SECONDS)
         self.probes = Recent(_PROBE_SECONDS)
         self._counts = Recent(_COUNT_SECONDS)

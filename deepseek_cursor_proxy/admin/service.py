@@ -9,11 +9,10 @@ has few connections, so that slow or hostile clients of it cost the proxy nothin
 
 import contextlib
 import errno
-import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,11 +20,9 @@ from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.admin.context import AdminContext
-from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.errors import Overloaded, StartupError
-from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
 from deepseek_cursor_proxy.server.connections import Connections
@@ -34,10 +31,6 @@ from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.app import AdminApp
 
-
-_log = logging.getLogger(__name__)
-
-App = Callable[[HttpRequest], HttpReply]
 
 # A browser opens six for a page, and some pages may be open; Prometheus needs one.
 MOST_CONNECTIONS = 64
@@ -55,19 +48,28 @@ _BUSY = frozenset({errno.EADDRINUSE, errno.EACCES} if os.name == "nt" else {errn
 
 
 class AdminService:
-    """Opened, reloaded and closed by the main thread; the threads of the listener call `load_app`."""
+    """Opened, reloaded and closed by the main thread; the threads of its connections read `config` and `app`."""
 
     def __init__(self, server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path | None) -> None:
         """StartupError if `admin_host` is no address of this machine."""
         config = loaded.config
         # First: a failure leaves nothing behind.
-        listener = listen(config.admin_host, config.admin_port)
-        self.context = AdminContext(server, loaded, config_path)
+        self._listener = listen(config.admin_host, config.admin_port)
+        host, port, *_ = self._listener.getsockname()
+        # For a browser on this machine.
+        self.url = local_url(host, port)
+        self.config = replace(config, max_request_body_bytes=_MOST_BODY_BYTES, write_timeout=_WRITE_SECONDS)
+        self.context = AdminContext(server, loaded, config_path, self.url)
         # Protects `_app`: one thread builds it.
         self._build_lock = threading.Lock()
         self._app: AdminApp | None = None
-        self._listener = AdminServer(listener, config, self.load_app)
-        self.url = self.context.url = self._listener.url
+        self._connections = Connections("admin-client", Overloaded(_TOO_MANY, retry_after=1))
+        thread = start_thread(partial(self._connections.accept, self._listener, self._accept), "admin-accept")
+        if thread is None:
+            self._listener.close()
+            self._connections.close()
+            raise StartupError("cannot serve the dashboard: the system allows no more threads")
+        self._thread = thread
         self._files = contextlib.ExitStack()
         self._files.enter_context(running.address_file(config.reasoning_content_path, self.url))
 
@@ -76,13 +78,18 @@ class AdminService:
         """The address of the dashboard, with the key if it is known. For the owner's eyes only."""
         return f"{self.url}/#key={self.context.own_key}" if self.context.own_key else f"{self.url}/"
 
-    def load_app(self) -> "AdminApp":
-        if self._app is None:
-            from deepseek_cursor_proxy.admin.app import AdminApp
+    @property
+    def app(self) -> "AdminApp":
+        """The app; Overloaded when there are no descriptors left to import it."""
+        try:
+            if self._app is None:
+                from deepseek_cursor_proxy.admin.app import AdminApp
 
-            with self._build_lock:
-                self._app = self._app or AdminApp(self.context)
-        return self._app
+                with self._build_lock:
+                    self._app = self._app or AdminApp(self.context)
+            return self._app
+        except OSError:
+            raise Overloaded("No file can be opened at the moment.", retry_after=1) from None
 
     def reload(self, loaded: LoadedConfig) -> None:
         """Use these settings from now on."""
@@ -92,38 +99,8 @@ class AdminService:
                 self._app.reload()
 
     def close(self) -> None:
-        self._files.close()
-        self._listener.close()
-
-
-class AdminServer:
-    """The listener, started and stopped by the main thread; it has threads of its own."""
-
-    def __init__(self, listener: socket.socket, config: ProxyConfig, load_app: Callable[[], App]) -> None:
-        """`load_app` is called for every request; OSError means that no descriptors are left. Raises StartupError."""
-        host, port, *_ = listener.getsockname()
-        # For a browser on this machine.
-        self.url = local_url(host, port)
-        self.config = replace(config, max_request_body_bytes=_MOST_BODY_BYTES, write_timeout=_WRITE_SECONDS)
-        self._load_app = load_app
-        self._listener = listener
-        self._connections = Connections("admin-client", Overloaded(_TOO_MANY, retry_after=1))
-        thread = start_thread(partial(self._connections.accept, listener, self._accept), "admin-accept")
-        if thread is None:
-            listener.close()
-            self._connections.close()
-            raise StartupError("cannot serve the dashboard: the system allows no more threads")
-        self._thread = thread
-
-    @property
-    def app(self) -> App:
-        try:
-            return self._load_app()
-        except OSError:
-            raise Overloaded("No file can be opened at the moment.", retry_after=1) from None
-
-    def close(self) -> None:
         """Accept no more, end all responses, and give the port back."""
+        self._files.close()
         self._connections.stop_accepting()
         self._thread.join()
         self._listener.close()
@@ -172,13 +149,14 @@ def _addresses(host: str) -> Iterator[str]:
 
 def _listen_at(address: str, port: int) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    with contextlib.ExitStack() as stack:
-        stack.callback(sock.close)
+    try:
         # On Windows the option means "share the port with the program that has it".
         if os.name == "posix":
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         # Of two programs that have bound the same port at once, the second fails only here.
         sock.listen(_BACKLOG)
-        stack.pop_all()
+    except OSError:
+        sock.close()
+        raise
     return sock

@@ -129,12 +129,12 @@ class ConnectionsTest(AdminCase):
         admin = self.admin(proxy)
         address = ("127.0.0.1", int(admin.url.rpartition(":")[2]))
         idle = [self.enterContext(socket.create_connection(address, PATIENCE)) for _ in range(3)]
-        wait_until(lambda: len(admin._listener._connections) == 3)
+        wait_until(lambda: len(admin._connections) == 3)
         with socket.create_connection(address, PATIENCE) as further:
             self.assertEqual(503, read_reply(further).status)
         self.assertEqual(200, self.round_trip(proxy, chat_body()).status)
         idle.pop().close()
-        wait_until(lambda: len(admin._listener._connections) == 2)
+        wait_until(lambda: len(admin._connections) == 2)
         self.assertEqual(200, self.get(admin, "/healthz").status)
 
     def test_a_malformed_request_is_answered_once(self) -> None:
@@ -156,15 +156,14 @@ class ConnectionsTest(AdminCase):
 
     def test_no_descriptors_left_is_a_503(self) -> None:
         admin = self.admin(self.admin_proxy())
-        with mock.patch.object(admin, "load_app", side_effect=OSError(24, "Too many open files")):
-            admin._listener._load_app = admin.load_app
+        with mock.patch("deepseek_cursor_proxy.admin.app.AdminApp", side_effect=OSError(24, "Too many open files")):
             self.assertEqual(503, self.get(admin, "/healthz").status)
 
     def test_an_idle_connection_does_not_delay_the_stop(self) -> None:
         admin = self.admin(self.admin_proxy())
         address = ("127.0.0.1", int(admin.url.rpartition(":")[2]))
         sock = self.enterContext(socket.create_connection(address, PATIENCE))
-        wait_until(lambda: len(admin._listener._connections) == 1)
+        wait_until(lambda: len(admin._connections) == 1)
         admin.close()
         self.assertEqual(b"", sock.recv(1))
         with contextlib.suppress(ConnectionError):

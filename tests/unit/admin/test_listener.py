@@ -4,10 +4,12 @@ import errno
 import os
 import socket
 import unittest
+from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.admin import service
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.errors import StartupError
 
 
@@ -71,7 +73,9 @@ class ListenTest(unittest.TestCase):
         sock = service.listen("localhost", 0)
         with (
             mock.patch.object(service, "start_thread", return_value=None),
+            mock.patch.object(service, "listen", return_value=sock),
             self.assertRaisesRegex(StartupError, "no more threads"),
         ):
-            service.AdminServer(sock, ProxyConfig(), mock.Mock())
+            loaded = LoadedConfig(ProxyConfig(reasoning_content_path=Path(":memory:")), {})
+            service.AdminService(mock.Mock(), loaded, None)
         self.assertEqual(-1, sock.fileno())
