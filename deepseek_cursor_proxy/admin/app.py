@@ -12,6 +12,7 @@ from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
+from typing import Any
 from urllib.parse import parse_qsl
 
 from deepseek_cursor_proxy import errors
@@ -36,12 +37,10 @@ _HEADERS: Headers = (
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
 )
-_NO_STORE: Headers = (("Cache-Control", "no-store"),)
 _METHODS = "GET, HEAD"
 _METRICS = "/metrics"
-_REQUEST = re.compile(r"/api/requests/(-?[0-9]{1,15})")
-_SESSION = re.compile(r"/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?")
 _NONCE = re.compile(r"nonce=([0-9a-f]{32})")
 _MOST_FIELDS = 20
 _INDEX = "/index.html"
@@ -53,8 +52,23 @@ _TYPES = {
     ".png": "image/png",
 }
 
-Parameters = dict[str, str]
-Endpoint = Callable[[Parameters], HttpReply]
+# Called with the context, the fields of the query and the groups of the path.
+_ENDPOINTS: tuple[tuple[str, Callable[..., HttpReply | dict[str, Any]]], ...] = (
+    ("/healthz", lambda context, fields: {"status": "alive"}),
+    ("/readyz", lambda context, fields: stats.ready(context)),
+    (_METRICS, lambda context, fields: stats.metrics(context)),
+    ("/api/stats", lambda context, fields: stats.stats(context)),
+    ("/api/config", lambda context, fields: stats.settings(context.loaded, context.config_path)),
+    ("/api/requests", requests.page),
+    ("/api/requests/(-?[0-9]{1,15})", lambda context, fields, id: requests.details(context, int(id))),
+    ("/api/usage", usage.report),
+    ("/api/keys", lambda context, fields: usage.keys(context)),
+    ("/api/sessions", lambda context, fields: sessions.sessions(context.services())),
+    (
+        "/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?",
+        lambda context, fields, session, node: sessions.find(context.services(), session, node),
+    ),
+)
 
 
 class AdminApp:
@@ -65,16 +79,6 @@ class AdminApp:
         self._files = StaticFiles()
         self._secret = InstallationSecret(context.config.reasoning_content_path)
         self._access = AdminAccess(context)
-        self._endpoints: dict[str, Endpoint] = {
-            "/healthz": lambda _: _json({"status": "alive"}),
-            "/readyz": self._ready,
-            "/api/stats": lambda _: _json(stats.stats(context)),
-            "/api/requests": lambda parameters: _json(requests.page(context, parameters)),
-            "/api/usage": lambda parameters: _json(usage.report(context, parameters)),
-            "/api/keys": lambda _: _json(usage.keys(context)),
-            "/api/sessions": lambda _: _json(sessions.sessions(context.services())),
-            "/api/config": lambda _: _json(stats.settings(context.loaded, context.config_path)),
-        }
 
     def __call__(self, request: HttpRequest) -> HttpReply:
         try:
@@ -95,46 +99,27 @@ class AdminApp:
         if request.path == PROOF_PATH:
             return self._prove(request.query)
         self._access.check_key(request, is_for_metrics=request.path == _METRICS)
-        if (number := _REQUEST.fullmatch(request.path)) is not None:
-            return _json(requests.details(self._context, int(number[1])))
-        if (session := _SESSION.fullmatch(request.path)) is not None:
-            return _json(sessions.find(self._context.services(), *session.groups()))
-        if request.path == _METRICS:
-            return stats.metrics(self._context)
-        endpoint = self._endpoints.get(request.path)
-        if endpoint is None:
-            raise errors.NotFound(
-                "There is nothing at this path of the dashboard's port; the API is at the proxy's own port."
-            )
         try:
-            parameters = dict(parse_qsl(request.query, max_num_fields=_MOST_FIELDS))
+            fields = dict(parse_qsl(request.query, max_num_fields=_MOST_FIELDS))
         except ValueError:
             raise errors.BadRequest("The query has too many fields.") from None
-        return endpoint(parameters)
+        for pattern, endpoint in _ENDPOINTS:
+            if (match := re.fullmatch(pattern, request.path)) is not None:
+                found = endpoint(self._context, fields, *match.groups())
+                return found if isinstance(found, HttpReply) else HttpReply.json(found)
+        raise errors.NotFound(
+            "There is nothing at this path of the dashboard's port; the API is at the proxy's own port."
+        )
 
     def _prove(self, query: str) -> HttpReply:
         if (nonce := _NONCE.fullmatch(query)) is None:
             raise errors.BadRequest("The proof wants a nonce of 32 hexadecimal digits.")
         answer = proof(self._secret.read(), self._context.url, nonce[1])
-        return HttpReply(200, answer.encode(), (("Content-Type", "text/plain"), *_NO_STORE))
-
-    def _ready(self, _: Parameters) -> HttpReply:
-        reasons = ["the proxy is stopping"] if self._context.is_stopping else []
-        reasons += stats.why_not_ready(self._context.services(), self._context.probes)
-        if reasons:
-            return _json({"status": "not ready", "reasons": reasons}, 503)
-        shared = self._context.services().shared
-        # Without its engine the proxy goes on alone: a balancer that took it away would help no client.
-        engine = {} if shared is None else {"engine": shared.fault or "shared"}
-        return _json({"status": "ready", **engine})
-
-
-def _json(value: object, status: int = 200) -> HttpReply:
-    return HttpReply.json(value, status, _NO_STORE)
+        return HttpReply(200, answer.encode(), (("Content-Type", "text/plain"),))
 
 
 def _error_reply(error: errors.ProxyError) -> HttpReply:
-    headers = _NO_STORE
+    headers: Headers = ()
     if isinstance(error, errors.MethodNotAllowed):
         headers += (("Allow", error.allow),)
     if isinstance(error, errors.Unauthorized):
@@ -216,8 +201,7 @@ class StaticFiles:
             raise errors.Overloaded(
                 f"A file of the dashboard cannot be read: {error.strerror}.", retry_after=1
             ) from None
-        # Not stored, because the next version has the same names.
-        return HttpReply(200, data, (("Content-Type", _type(file)), *_NO_STORE))
+        return HttpReply(200, data, (("Content-Type", _type(file)),))
 
 
 def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:

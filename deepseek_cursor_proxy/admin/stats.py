@@ -36,6 +36,17 @@ _FRESH_SECONDS = 60.0
 _PYTHON = ".".join(map(str, sys.version_info[:3]))
 
 
+def ready(context: AdminContext) -> HttpReply:
+    services = context.services()
+    reasons = ["the proxy is stopping"] if context.is_stopping else []
+    reasons += why_not_ready(services, context.probes)
+    if reasons:
+        return HttpReply.json({"status": "not ready", "reasons": reasons}, 503)
+    # Without its engine the proxy goes on alone: a balancer that took it away would help no client.
+    engine = {} if services.shared is None else {"engine": services.shared.fault or "shared"}
+    return HttpReply.json({"status": "ready", **engine})
+
+
 def why_not_ready(services: Services, probes: Recent) -> list[str]:
     """The reasons; none if it is ready."""
     fault = services.reasoning_store.database.fault
@@ -174,7 +185,7 @@ def metrics(context: AdminContext) -> HttpReply:
         # Rendered under the lock, so that all numbers are of one moment.
         body = render(statistics.metrics())
     body += render([*_gauges(context), *_process_metrics(context)])
-    return HttpReply(200, body, (("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store")))
+    return HttpReply(200, body, (("Content-Type", CONTENT_TYPE),))
 
 
 def _gauges(context: AdminContext) -> Iterator[Metric]:

@@ -32,8 +32,6 @@ _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[
 _MAX_REPORTED = 1000
 # A chat with less of its prompt in the cache than this has little to lose.
 _LEAST_SHARE = 0.2
-# More than is printed, so that a longer name still ends in dots.
-_MOST_OF_NAME = 100
 
 
 class Console:
