@@ -10,8 +10,8 @@ about it decides anything: only the key counts, and it is checked before the bod
 A key of [keys.NAME] is an access key with a name, which may expire. Its limits are kept by `usage/limits`.
 
 The owner's keys ([passthrough], [upstreams], DEEPSEEK_API_KEY) are spent for access keys or the pinned key only, on
-every address, even where other callers are served with their own keys. A request under a foreign host name (own_hosts)
-never spends an owner's key and never pins one.
+every address, even where other callers are served with their own keys. A request under a name that is not the proxy's
+(own_hosts) never spends an owner's key and never pins one.
 
 A caller is known (`knows`) once an upstream has accepted its key, in this run or an earlier one, or if access_keys
 lists it. Until then its requests cost bounded memory and a line of the log: no store writes a row for them, no metric
@@ -86,14 +86,13 @@ class Access:
         *,
         environment: Mapping[str, str] = os.environ,
         now: Callable[[], float] = time.monotonic,
-        had_answer: Callable[[str], bool] = lambda digest: False,
+        was_accepted_before: Callable[[str], bool] = lambda digest: False,
     ) -> None:
-        """`had_answer` tells whether a caller, named by its digest, got an answer in an earlier run."""
+        """`was_accepted_before` tells whether a caller, named by its digest, got an answer in an earlier run."""
         self._access_keys = config.served_keys
         self._named = {key.digest: named for named in config.keys.values() for key in named.keys}
         self._environment = environment
-        self._state: _State = former._state if former is not None else _State(now)
-        self._had_answer: Callable[[str], bool] = former._had_answer if former is not None else had_answer
+        self._state: _State = former._state if former is not None else _State(now, was_accepted_before)
         self.can_pin = not self._access_keys and config.is_exposed
         # Also where every key is served: the pinned one may spend the keys of [passthrough] and [upstreams].
         has_owner_keys = bool(config.passthrough) or any(table.key_env for table in config.upstreams.values())
@@ -152,7 +151,7 @@ class Access:
     def knows(self, caller: Caller, digest: str) -> bool:
         """Whether an upstream has accepted this caller's key, or access_keys lists it; `digest` names it in stores."""
         # `check` has accepted a listed key.
-        return self._state.has_accepted(caller.key) or self._had_answer(digest)
+        return self._state.has_accepted(caller.key) or self._state.was_accepted_before(digest)
 
     def check_call(self, caller: Caller) -> None:
         """Raise unless DeepSeek may be called for this caller now, with its own key or one of the owner."""
@@ -165,10 +164,10 @@ class Access:
         """Raise Unauthorized or Forbidden unless a key of the owner may be spent for this caller."""
         self.check(caller)
         if (refusal := self.spend_refusal(caller)) is not None:
-            self.record_unspent(caller)
+            self.count_refused_spender(caller)
             raise refusal
 
-    def record_unspent(self, caller: Caller) -> None:
+    def count_refused_spender(self, caller: Caller) -> None:
         """No key of the owner was spent for this caller; a key that is not the pinned one is a guess like any other."""
         if not self._access_keys and self._state.pinned is not None and self._foreign_part(caller) is None:
             self.record_refused(caller)
@@ -240,8 +239,9 @@ class Access:
 class _State:
     """Accepted keys and failures since the start. Called by workers."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], was_accepted_before: Callable[[str], bool]) -> None:
         self._now = now
+        self.was_accepted_before = was_accepted_before
         # The name of the tunnel that the proxy opened; its watcher thread assigns it.
         self.tunnel_host = ""
         self.has_warned_of_host = False

@@ -149,7 +149,7 @@ class GenerationEndpoint(Endpoint):
             try:
                 services.upstreams.check(generation.request.model, refusal)
             except (Unauthorized, Forbidden):
-                access.record_unspent(request.caller)
+                access.count_refused_spender(request.caller)
                 raise
             request = request._replace(context=request.context._replace(spend_refusal=refusal))
         return self._open(request, generation)

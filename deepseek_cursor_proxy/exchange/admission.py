@@ -73,7 +73,7 @@ def _check_model(named: NamedKey, model: str) -> None:
 def _answer(max_tokens: object, model: str, services: Services) -> int:
     if type(max_tokens) is int and max_tokens > 0:
         return min(max_tokens, _LONGEST_ANSWER)
-    return services.ledger.usual_answer(model) or _UNKNOWN_ANSWER
+    return services.ledger.mean_output_tokens(model) or _UNKNOWN_ANSWER
 
 
 def _price(models: Sequence[tuple[str, bool]], services: Services) -> Callable[[Tokens], int | None]:

@@ -146,8 +146,8 @@ class RequestReport:
         if self.has_ended:
             return
         # `access` itself warns about too many attempts, once.
-        is_quiet = isinstance(error, (TooManyAttempts, ClientGone))
-        self.end(Refused(self.facts(), route, End.of(error), self.seconds, is_quiet))
+        is_logged_elsewhere = isinstance(error, (TooManyAttempts, ClientGone))
+        self.end(Refused(self.facts(), route, End.of(error), self.seconds, is_logged_elsewhere))
 
 
 class CallContext(NamedTuple):

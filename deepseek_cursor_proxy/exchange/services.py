@@ -85,7 +85,7 @@ class Services:
         request_log, sessions = RequestLog(), SessionService(config, Path(database.path))
         ledger = UsageLedger(database, pruning=pruning)
         request_log.subscribe(ledger.add)
-        access = Access(config, had_answer=ledger.had_answer)
+        access = Access(config, was_accepted_before=ledger.was_accepted_before)
         responses = ResponseStore(database, pruning=pruning)
         if shared is not None:
             responses.share(shared)

@@ -129,7 +129,7 @@ class Console:
 
     def _report_refused(self, event: events.Refused) -> None:
         self._held.pop(event.number, None)
-        if not event.is_quiet:
+        if not event.is_logged_elsewhere:
             line = f"─ #{event.number} {event.route} refused: {event.end.status} {event.end.message}"
             self._write(safe_text(line, 1000))
 

@@ -249,7 +249,7 @@ class Refused(NamedTuple):
     end: End
     seconds: float
     # Whether it needs no line in the log: `access` has reported it, or no one is left to fix it.
-    is_quiet: bool = False
+    is_logged_elsewhere: bool = False
 
     @property
     def number(self) -> int:

@@ -64,14 +64,14 @@ class UsageLedger(Table[RequestRecord]):
             return
         self.write_later([record])
 
-    def had_answer(self, key: str) -> bool:
+    def was_accepted_before(self, key: str) -> bool:
         """True if a caller got an answer before this run; False while the file cannot be read."""
         if self._earlier_keys is None:
             with self._faults.guard("look up"):
                 self._earlier_keys = self.rows.answered_keys()
         return self._earlier_keys is not None and key in self._earlier_keys
 
-    def usual_answer(self, model: str) -> int:
+    def mean_output_tokens(self, model: str) -> int:
         """How many tokens an answer of this model has on average; 0 if there is none, or the file cannot be read."""
         return self._mean_output(model, time.monotonic() // _SECONDS_BETWEEN_AVERAGES)
 

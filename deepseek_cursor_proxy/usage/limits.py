@@ -217,7 +217,7 @@ class Limiter:
             self._begin_outage(fault, self._now())
 
     def _record(self, admission: Admission, spent: Sequence[Spent]) -> None:
-        """Have the engine settle; warn of a budget that is used up to `warn_at`. Raises Unusable."""
+        """Have the engine settle; warn of a budget that has reached `warn_at`. Raises Unusable."""
         now = self._now()
         totals = self._store.settle(admission.id, spent, now)
         if totals is None:
@@ -231,7 +231,7 @@ class Limiter:
             share = warn_at[counter.holder]
             # Exactly one request, of those of all processes, takes the sum across the mark.
             if share is not None and counter.limit in BUDGETS and total - amount < share * hold.most <= total:
-                used, resets = _words(counter.limit, total, hold.most), format_moment(counter.resets)
+                used, resets = _describe(counter.limit, total, hold.most), format_moment(counter.resets)
                 _log.warning("%s: %s used of %s, which resets at %s", counter.holder, used, counter.limit, resets)
 
     # On the limiter's thread …
@@ -315,11 +315,11 @@ def _refuse(refusal: Refusal, now: float) -> OverLimit:
     """The error for a request without room, in words: which limit, how much is used, when it resets."""
     (counter, amount, most), used = refusal
     limit = counter.limit
-    text = f"The limit {limit} of {_person(counter.holder)} is reached: {_words(limit, used, most)} used"
+    text = f"The limit {limit} of {_person(counter.holder)} is reached: {_describe(limit, used, most)} used"
     if limit == "concurrent":
         return OverLimit(f"{text} by requests that run. Try again when one has ended.", retry_after=_SLOT_RETRY_SECONDS)
     if used < most:
-        text += f", and this request may use {_words(limit, amount)}"
+        text += f", and this request may use {_describe(limit, amount)}"
     text += f". It resets at {format_moment(counter.resets)}."
     if limit in BUDGETS:
         return OverBudget(f"{text} The owner of the proxy can raise it.")
@@ -331,7 +331,7 @@ def _person(holder: str) -> str:
     return f"the {table.removesuffix('s')} {name}"
 
 
-def _words(limit: str, used: int, most: int | None = None) -> str:
+def _describe(limit: str, used: int, most: int | None = None) -> str:
     """An amount, or how much of the most: `$4.98 of $5.00`, `60 of 60`."""
     amounts = [each for each in (used, most) if each is not None]
     return " of ".join(format_amount(each / BILLION, USD) if limit in BUDGETS else f"{each:,}" for each in amounts)

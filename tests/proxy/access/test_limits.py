@@ -207,7 +207,7 @@ class TestBudgets(LimitsTestCase):
         self.assertEqual(200, self.ask(proxy).status)
         wait_until(lambda: ledger.rows.mean_output("deepseek-v4-pro") > 0)
         ledger._mean_output.cache_clear()
-        usual = ledger.usual_answer("deepseek-v4-pro")
+        usual = ledger.mean_output_tokens("deepseek-v4-pro")
         self.assertLess(usual, 100)
         self.assertEqual(200, self.ask(proxy).status)
         self.assertEqual([4096 * 1000, usual * 1000], [each.reserved for each in seen])

@@ -109,7 +109,7 @@ class TestConsole(unittest.TestCase):
         passed = FACTS._replace(number=8, requested_model="gpt-9\n")
         lines = self.lines(
             Refused(FACTS, "chat completions", End(Result.REFUSED, 404, f"There is no \x1b[31m {key}."), 0.1),
-            Refused(FACTS, "chat completions", CLIENT_LEFT, 0.1, is_quiet=True),
+            Refused(FACTS, "chat completions", CLIENT_LEFT, 0.1, is_logged_elsewhere=True),
             PassedThrough(passed, "other.example", End(Result.FAILED, 401, f"{key} is wrong"), 1.26),
             PassedThrough(passed, "other.example", End(Result.PASSED_THROUGH, 200, "200"), 1.26),
         )

@@ -124,7 +124,7 @@ class TestLedger(LedgerTestCase):
         first.close()
         second = self.ledger(self.database)
         keys = ("answered0000", "refused00000", "unknown00000", "")
-        self.assertEqual([True, False, False, False], [second.had_answer(key) for key in keys])
+        self.assertEqual([True, False, False, False], [second.was_accepted_before(key) for key in keys])
 
     def test_no_caller_is_known_while_the_file_cannot_be_read(self) -> None:
         opened = self.ledger()
@@ -134,8 +134,8 @@ class TestLedger(LedgerTestCase):
             mock.patch.object(usage_rows, "read_answered_keys", side_effect=sqlite3.OperationalError),
             self.assertLogs(ledger.__name__, logging.WARNING),
         ):
-            self.assertFalse(opened.had_answer("answered0000"))
-        self.assertTrue(opened.had_answer("answered0000"))
+            self.assertFalse(opened.was_accepted_before("answered0000"))
+        self.assertTrue(opened.was_accepted_before("answered0000"))
 
     def test_names_beyond_a_bound_are_added_up_together(self) -> None:
         opened = self.ledger(max_rows=10_000)
