@@ -15,7 +15,7 @@ from itertools import accumulate
 from deepseek_cursor_proxy.exchange.retries import REASONS
 from deepseek_cursor_proxy.observers.events import Result, is_name
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
-from deepseek_cursor_proxy.reasoning.chats.divergence import CAUSES
+from deepseek_cursor_proxy.reasoning.chats import CAUSES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

@@ -112,11 +112,6 @@ class ProxyConfig:
         "convert calls that came in the model's own markup, and ask again after an empty turn",
         choices=("on", "off"),
     )
-    tool_order: str = setting(
-        "sticky",
-        "order of the tools, for DeepSeek's prefix cache: as last sent, by name, or as the client has it",
-        choices=("sticky", "sorted", "client"),
-    )
     pictures: str = setting(
         "name",
         "pictures for a model that cannot see them: send their names only, or have Flash answer that turn",

@@ -39,7 +39,7 @@ from deepseek_cursor_proxy.exchange.targets import open_targets
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
-from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
+from deepseek_cursor_proxy.reasoning.chats import ChatTracker, sort_tools
 from deepseek_cursor_proxy.reasoning.details import add_details
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, prepare, prepare_second_attempt
@@ -64,7 +64,7 @@ class AttemptContext:
         find, memory = services.reasoning_store.finder(context.namespace), context.memory
         # The client's request, with what is stored for its turns.
         self.found = found = find_turns(context.namespace, generation.request, find, memory)
-        self.tracker = ChatTracker(found.request, found.history, services.chats, services.config.tool_order)
+        self.tracker = ChatTracker(found.request, found.history, services.chats)
         if found.request is not generation.request:
             generation = generation._replace(request=found.request)
         self.targets = open_targets(context, generation, services)
@@ -162,7 +162,7 @@ class Attempt:
         if self.api.runs_server_tools:
             prepared = server_turns.complete(prepared, namespace, find, memory)
         prepared.check_size(max(rules.MAX_BODY_BYTES, services.config.max_request_body_bytes))
-        self.prepared = prepared = shared.tracker.order_tools(prepared)
+        self.prepared = prepared = prepared._replace(request=sort_tools(prepared.request))
         number, divergence = shared.report.number, shared.tracker.divergence
         shared.report.emit(Restored(number, prepared, self.is_transcript, self.api, divergence, self._refused_tools))
 

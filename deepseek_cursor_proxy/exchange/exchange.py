@@ -39,8 +39,7 @@ from deepseek_cursor_proxy.observers.events import (
     RequestFacts,
     Timing,
 )
-from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
-from deepseek_cursor_proxy.reasoning.chats.tracker import ChatTracker
+from deepseek_cursor_proxy.reasoning.chats import PromptTokens, sort_tools
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
@@ -339,7 +338,5 @@ class Exchange:
 
 def prepare_request(namespace: bytes, request: ChatRequest, services: Services) -> ChatRequest:
     """The request as it would be sent: its history restored and repaired, its tools in order."""
-    config = services.config
     found = find_turns(namespace, request, services.reasoning_store.finder(namespace))
-    prepared = prepare(found.request, found, config.missing_reasoning_strategy)
-    return ChatTracker(found.request, found.history, services.chats, config.tool_order).order_tools(prepared).request
+    return sort_tools(prepare(found.request, found, services.config.missing_reasoning_strategy).request)

@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Finished, Handlers, Observers
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
-from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
+from deepseek_cursor_proxy.reasoning.chats import Chats
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.sessions.service import SessionService
 from deepseek_cursor_proxy.storage.answers import CachedAnswers
@@ -44,7 +44,7 @@ class Services:
     config: ProxyConfig
     access: Access
     reasoning_store: ReasoningStore
-    chats: ChatStore
+    chats: Chats
     response_cache: CachedAnswers
     # Saves time only; see chat_memory.
     memory: ChatMemory
@@ -81,7 +81,7 @@ class Services:
         database, pruning = reasoning_store.database, reasoning_store.pruning
         secret = InstallationSecret(Path(database.path), given_secret(config.secret_file))
         shared = _open_shared(config, secret, reasoning_store) if config.store else None
-        max_age, forms = config.reasoning_cache_max_age_seconds, ReasoningForms(database)
+        forms = ReasoningForms(database)
         request_log, sessions = RequestLog(), SessionService(config, Path(database.path))
         ledger = UsageLedger(database, pruning=pruning)
         request_log.subscribe(ledger.add)
@@ -95,7 +95,7 @@ class Services:
             config=config,
             access=access,
             reasoning_store=reasoning_store,
-            chats=ChatStore(database, max_age_seconds=max_age, pruning=pruning),
+            chats=Chats(),
             response_cache=CachedAnswers(database, pruning=pruning),
             memory=ChatMemory(),
             responses=responses,
@@ -164,7 +164,6 @@ class Services:
         self.sessions.close()
         self.ledger.close()
         self.responses.close()
-        self.chats.close()
         self.response_cache.close()
         self.upstream.close()
         if self.shared is not None:

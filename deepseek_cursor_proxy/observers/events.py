@@ -21,8 +21,7 @@ from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens
-from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
-from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
+from deepseek_cursor_proxy.reasoning.chats import Divergence, PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.usage.prices import Cost
 

@@ -1,8 +1,8 @@
-"""Remember, find and restore what the model thought. No I/O, except `chats/store`; the store is a function passed in.
+"""Remember, find and restore what the model thought. No I/O; the store is a function passed in.
 
     identity           the keys of a turn
     echoes, restore    an exchange begins with `echoes.find_turns`; then `restore.prepare` makes the request to send
-    chats/             a request and the one before it in its chat: orders the tools, finds where the chat diverged
+    chats              a request and the one before it in its chat: finds where they differ; sorts the tools
     display            shows thinking in the text of a chat completion
     thinking_blocks    writes, finds and strips <details> and <think> blocks
     sealed             reasoning that clients store for us, encrypted

@@ -1,4 +1,4 @@
-"""The store: one SQLite file with reasonings, responses, tool orders, usage and learned values.
+"""The store: one SQLite file with reasonings, responses, usage and learned values.
 
     reasonings, responses            the two large stores, each a policy over its table
     answers                          answers of the response cache
@@ -16,6 +16,6 @@
 A Table is the policy of one kind of rows, its Kind their description, its Rows the engine's side. The Store is the
 lifecycle of the file, the Database its connections.
 
-Other folders import the stores, the last two and, for tables of their own (`reasoning/chats/store`, `usage/ledger`),
-table and entries. `sessions/` has a file of its own on the same engine.
+Other folders import the stores, the last two and, for a table of its own (`usage/ledger`), table and entries.
+`sessions/` has a file of its own on the same engine.
 """

@@ -24,8 +24,6 @@ The rows of one kind (`sqlite.rows.open_rows`)
     responses     find(caller, id, with_events), unfinished(), fail(number, body, is_retry) with a number
                   from `unfinished`. Entry: ResponseChange; result: True if a row was replaced, deleted or inserted
     answers       by key; add_totals(totals, is_retry), read_totals()
-    tool orders   find(chat, most), newest first. Entry: Row with (chat, names) as key and the order that it replaces as
-                  value; its result is not used
     usage         add(rows, sums, is_retry), the sums being those that `usage.ledger` computed; answered_keys(). Reports
                   read with SQL (`sqlite.usage_rows`)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from deepseek_cursor_proxy.deepseek.model_resolver import known_model
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import Result, caller_digest
-from deepseek_cursor_proxy.reasoning.chats.divergence import cause_of
+from deepseek_cursor_proxy.reasoning.chats import cause_of
 from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, add_sums
 from deepseek_cursor_proxy.storage.sqlite import usage_rows
 from deepseek_cursor_proxy.usage.ledger import FAILURES, day_of

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request.parse import parse
-from deepseek_cursor_proxy.reasoning.chats import tracker
+from deepseek_cursor_proxy.reasoning.chats import sort_tools
 from tests.support.histories import new_chat
 from tests.support.width import width
 
@@ -56,8 +56,7 @@ def _is_known(tool: dict[str, Any], names: set[str]) -> bool:
 def read(tools: list[dict[str, Any]], api: str) -> ChatRequest:
     """The request as it is sent: parsed, tools in order."""
     request = parse({"model": "deepseek-flash", "messages": _HISTORY, "tools": tools}, ProxyConfig(), api=api)
-    server = tracker.order_server_tools(request.server_tools, "sorted")
-    return request._replace(tools=tracker.order_tools(request.tools, None, "sorted"), server_tools=server)
+    return sort_tools(request)
 
 
 _HISTORY = [{"role": "user", "content": f"question {number}"} for number in range(9)]

@@ -18,7 +18,6 @@ from deepseek_cursor_proxy.storage.entries import (
     ReasoningEntry,
     ResponseChange,
     ResponseRow,
-    Row,
     StoreStats,
     UsageRow,
 )
@@ -255,26 +254,6 @@ class ReasoningRows(Rows):
         return StoreStats(rows, keys, size, oldest)
 
 
-class ToolOrderRows(Rows):
-    """One row for each order of tools in a chat."""
-
-    def find(self, chat: bytes, most: int) -> list[tuple[str, float]]:
-        """The orders of a chat with the times of their last use, newest first."""
-        with self.database.reader() as connection:
-            return connection.execute(
-                "SELECT names, used_at FROM tool_orders WHERE conversation = ? ORDER BY used_at DESC, id DESC LIMIT ?",
-                (chat, most),
-            ).fetchall()
-
-    def _write_one(self, connection: sqlite3.Connection, entry: Row) -> None:
-        """Store an order as the newest of its chat, in place of itself and a former one."""
-        (chat, names), (former,), time, _ = entry
-        connection.execute("DELETE FROM tool_orders WHERE conversation = ? AND names IN (?, ?)", (chat, names, former))
-        connection.execute(
-            "INSERT INTO tool_orders (conversation, names, used_at) VALUES (?, ?, ?)", (chat, names, time)
-        )
-
-
 class AnswerRows(Rows):
     """Cached answers, and by currency the sums of hits, misses, tokens and money."""
 
@@ -408,7 +387,6 @@ class BacklogRows(Rows):
 
 _TYPES: dict[str, type[Rows]] = {
     "reasonings": ReasoningRows,
-    "tool_orders": ToolOrderRows,
     "responses": ResponseRows,
     "cached_answers": AnswerRows,
     "usage": UsageRows,

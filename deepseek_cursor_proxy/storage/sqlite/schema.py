@@ -25,13 +25,6 @@ CREATE TABLE keys (
 -- Deleting a reasoning has to find its keys.
 CREATE INDEX keys_by_reasoning ON keys (reasoning);
 
--- The order in which the tools of a chat were last sent; a chat with several agents has a row for each order.
-CREATE TABLE tool_orders (
-    id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, names TEXT NOT NULL, used_at REAL NOT NULL
-) STRICT;
-CREATE INDEX tool_orders_by_conversation ON tool_orders (conversation);
-CREATE INDEX tool_orders_by_use ON tool_orders (used_at);
-
 -- One row per stored response, whole in itself: nothing in it leads to another row.
 CREATE TABLE responses (
     number INTEGER PRIMARY KEY, caller BLOB NOT NULL, id TEXT NOT NULL, status TEXT NOT NULL, created_at REAL NOT NULL,
@@ -147,7 +140,7 @@ class Schema(NamedTuple):
 
 
 # The file of reasonings, responses and whatever else the stores of this folder keep ("DScp").
-STORE = Schema(0x44536370, 13, _TABLES)
+STORE = Schema(0x44536370, 14, _TABLES)
 
 
 def read_version(connection: sqlite3.Connection) -> int:

@@ -238,15 +238,14 @@ class TestOverSockets(SocketTestCase):
         self.assertNotIn(SECRET, json.dumps(self.post(elsewhere, history)))
         self.assertIn(SECRET, json.dumps(self.post(self.running, history)))
 
-    def test_two_callers_share_neither_tool_order_nor_divergence(self) -> None:
+    def test_two_callers_share_no_divergence(self) -> None:
         tools = [{"type": "function", "function": {"name": name}} for name in ("a", "b", "c")]
         proxy = self.proxy()
         with self.assertLogs("deepseek_cursor_proxy", "INFO") as logged:
             self.post(proxy, [user("q")], tools=tools[1:])
-            # The first caller's chat keeps its order and gets the new tool at the end; a stranger's chat begins anew.
-            for key, expected in ((KEY, "bca"), ("sk-stranger", "abc")):
-                _, seen = self.post(proxy, [user("q"), said("Hello."), user("n")], key, tools=tools)
-                self.assertEqual(expected, "".join(tool["function"]["name"] for tool in seen["tools"]))
+            # The first caller's chat gets a new tool; a stranger's chat begins anew.
+            for key in (KEY, "sk-stranger"):
+                self.post(proxy, [user("q"), said("Hello."), user("n")], key, tools=tools)
         told = [line for line in logged.output if "prefix lost" in line]
         self.assertEqual(1, len(told), told)
 

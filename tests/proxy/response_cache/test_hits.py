@@ -81,7 +81,7 @@ class TestHits(CacheTestCase):
                 self.fake.answer(Answer(reasoning="Deep.", content="One."))
                 self.ask(proxy, api)
                 with store.database.transaction() as connection:
-                    for table in ("keys", "reasonings", "tool_orders"):
+                    for table in ("keys", "reasonings"):
                         connection.execute(f"DELETE FROM {table}")
                 again = self.cache_proxy(ReasoningStore(self.folder / f"{api}.sqlite3"))
                 self.assertEqual("hit", self.ask(again, api).headers["x-cache"])

@@ -28,8 +28,7 @@ from deepseek_cursor_proxy.observers.events import (
     UpstreamChanged,
 )
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
-from deepseek_cursor_proxy.reasoning.chats.store import PromptTokens
+from deepseek_cursor_proxy.reasoning.chats import Divergence, PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from deepseek_cursor_proxy.usage.prices import Cost
 from tests.support.histories import TOOLS, user

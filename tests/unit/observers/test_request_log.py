@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.observers.events import (
 )
 from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, TurnCounts, TurnMark, make_record
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.chats.divergence import Divergence
+from deepseek_cursor_proxy.reasoning.chats import Divergence
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from tests.support.histories import user
 from tests.support.traced_memory import traced_memory

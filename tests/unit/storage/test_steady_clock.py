@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.reasoning.chats.store import ChatStore
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from deepseek_cursor_proxy.usage.ledger import UsageLedger
-from tests.unit.reasoning.chats.test_divergence import CHAT, seen
 from tests.unit.usage.test_ledger import record
 
 ME, KEY = b"m" * 32, b"k" * 32
@@ -128,7 +126,6 @@ class TestStores(unittest.TestCase):
         key = name.encode()
         self.reasonings.record([((key,), key.decode())])
         self.put(name)
-        self.chats.record(key, None, seen(CHAT, "ab"), ("a", "b"))
         self.answers.record(key, CachedAnswer(b""))
         self.ledger.add(record(1, self.clocks.wall))
         self.ledger.flush()
@@ -144,10 +141,9 @@ class TestStores(unittest.TestCase):
         database = self.reasonings.database
         details: Any = {"max_age_seconds": 30 * DAY, "pruning": self.reasonings.pruning}
         self.responses = ResponseStore(database, **details)
-        self.chats = ChatStore(database, **details)
         self.answers = CachedAnswers(database, **details, clock=self.time)
         self.ledger = UsageLedger(database, max_rows=1000, **details)
-        self.stores: list[Any] = [self.responses, self.chats, self.answers, self.ledger]
+        self.stores: list[Any] = [self.responses, self.answers, self.ledger]
         for store in (self.reasonings, *self.stores):
             self.addCleanup(store.close)
 
@@ -157,11 +153,10 @@ class TestStores(unittest.TestCase):
         self.open()
 
     def prune(self) -> list[int]:
-        self.chats.flush()
         return [store.prune() for store in (self.reasonings, *self.stores)]
 
     def assert_all_there(self, *names: str) -> None:
-        self.assertEqual([0] * 5, self.prune())
+        self.assertEqual([0] * 4, self.prune())
         for name in ("first", *names):
             self.assertEqual({name.encode(): [name]}, self.reasonings.find([name.encode()]))
             self.assertIsNotNone(self.responses.get(ME, name))
@@ -201,7 +196,7 @@ class TestStores(unittest.TestCase):
             self.clocks.pass_by(HOUR / 2)
             self.clocks.wall -= jump
             self.clocks.pass_by(2 * HOUR)
-            self.assertEqual([0] * 5, self.prune()[:5])
+            self.assertEqual([0] * 4, self.prune()[:4])
             self.assertIsNotNone(self.responses.get(ME, f"new-{number}"))
 
     def test_what_is_used_in_the_first_hour_after_a_long_holiday_is_kept(self) -> None:
@@ -221,11 +216,10 @@ class TestStores(unittest.TestCase):
         self.put("future")
         self.reasonings.record([((b"future",), "future")])
         self.answers.record(b"future", CachedAnswer(b""))
-        self.chats.record(b"future", None, seen(CHAT, "ba"), ("b", "a"))
         self.clocks.wall -= 100 * DAY
         self.clocks.pass_by(2 * HOUR)
         self.restart()
-        for table in (self.reasonings, self.chats, self.responses, self.answers):
+        for table in (self.reasonings, self.responses, self.answers):
             most = 2 if table is self.responses else 1
             table.rows.kind = table.kind._replace(max_rows=most, max_bytes=200 if table is self.answers else math.inf)
         self.prune()
@@ -233,16 +227,13 @@ class TestStores(unittest.TestCase):
         self.assertIsNotNone(self.responses.get(ME, "first"))
         self.assertIsNone(self.responses.get(ME, "future"))
         with self.reasonings.database.reader() as connection:
-            rows = [
-                connection.execute(f"SELECT {name}").fetchall()
-                for name in ("key FROM cached_answers", "names FROM tool_orders")
-            ]
-        self.assertEqual([[(b"first",)], [('["a", "b"]',)]], rows)
+            rows = connection.execute("SELECT key FROM cached_answers").fetchall()
+        self.assertEqual([(b"first",)], rows)
 
     def test_rows_that_are_really_old_are_pruned(self) -> None:
         self.complete_job()
         self.clocks.pass_by(31 * DAY)
-        self.assertEqual([1, 2, 1, 1, 1], self.prune())
+        self.assertEqual([1, 2, 1, 1], self.prune())
 
     # Ages and bookings go by the system's clock …
 

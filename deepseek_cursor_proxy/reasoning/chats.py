@@ -1,15 +1,18 @@
-"""The first difference between a request and the last one of its chat.
+"""A request and the one before it in its chat: where they differ, and what the prompts cost.
 
 DeepSeek bills a prompt that begins like an earlier one at a fraction, so a client that changes earlier messages costs
 money. A RequestOutline is a request as digests; `diagnose` finds where two of one chat differ, and `nearest` which of
 a chat's last requests the new one continues: sub-agents, title makers and summarisers begin with the same words.
 
-The messages are compared as the client sent them (restoring and repairing do the same every time), the tools as they
-were sent to DeepSeek: an order that was corrected is no divergence. Pure and linear. An outline has no text and never
-leaves the process: parts that identity has not digested go through Python's own keyed hash.
+Messages are compared as the client sent them (restoring and repairing do the same every time), tools without their
+order, as they are sent sorted by name. Linear. An outline has no text and never leaves the process: parts that identity
+has not digested go through Python's own keyed hash. After a restart one request per chat goes undiagnosed.
 """
 
+import json
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -23,10 +26,34 @@ from deepseek_cursor_proxy.redaction import safe_text
 
 # Names shown of tools that came or went.
 _MOST_NAMES = 3
+# Beyond this many sub-agents under one first question, the one idle longest counts as new.
+_AGENTS_PER_CHAT = 16
+# Messages and tools, of all chats together; some 200 bytes each.
+_MESSAGES_IN_MEMORY = 100_000
+
+Tools = tuple[Mapping[str, Any], ...]
+_canonical_json = json.JSONEncoder(sort_keys=True).encode
+
+
+def sort_tools(request: ChatRequest) -> ChatRequest:
+    """The request with its tools by name, in whatever order the client sends them.
+
+    Tools are at the front of DeepSeek's prompt, so the same tools in another order make it read, and bill, the whole
+    chat anew: measured hits fell from 99.9 % to 0. Some clients shuffle theirs from request to request.
+    """
+    tools, server_tools = request.tools, request.server_tools
+    # Two tools of one name differ by their positions alone.
+    if len({*map(tool_name, tools)}) == len(tools):
+        tools = tuple(sorted(tools, key=tool_name))
+    if len(server_tools) > 1:
+        server_tools = tuple(sorted(server_tools, key=_canonical_json))
+    # Most requests are in order already.
+    is_sorted = tools == request.tools and server_tools == request.server_tools
+    return request if is_sorted else request._replace(tools=tools, server_tools=server_tools)
 
 
 class RequestOutline(NamedTuple):
-    """The system messages at the start of a request, its tools by name in order, and all other messages."""
+    """The system messages at the start of a request, its tools by name, and all other messages."""
 
     system: tuple[bytes, ...]
     tools: Mapping[str, int]
@@ -35,11 +62,6 @@ class RequestOutline(NamedTuple):
     model: str = ""
     effort: str = ""
     thinking: str = "on"
-
-    def with_tools(self, names: Sequence[str]) -> "RequestOutline":
-        if tuple(self.tools) == tuple(names):
-            return self
-        return self._replace(tools={name: self.tools[name] for name in names})
 
     @property
     def is_opening(self) -> bool:
@@ -79,7 +101,6 @@ class Divergence:
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    reordered: bool = False
     message: int | None = None
     role: str = ""
     # The difference: content, arguments, ids, or that the message is removed, inserted or replaced.
@@ -92,7 +113,6 @@ class Divergence:
         parts += [f"thinking switched ({self.thinking})"] if self.thinking else []
         named = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
         tools = [f"{verb} {_join_names(names)}" for verb, names in named if names]
-        tools += ["reordered"] if self.reordered else []
         parts += [f"tools changed ({', '.join(tools)})"] if tools else []
         parts += ["system prompt changed"] if self.system else []
         parts += [f"message {self.message} changed ({self.role} {self.what})"] if self.message is not None else []
@@ -153,11 +173,10 @@ def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutl
 def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
     """Where `now` differs from `before`; None if it only adds to it."""
     old, new = before.tools, now.tools
-    is_same = before.system == now.system and before[3:] == now[3:] and [*old.items()] == [*new.items()]
+    is_same = before.system == now.system and before[3:] == now[3:] and old == new
     if is_same and now.common(before) == len(before.messages):
         # Nearly always; the rest only describes the difference.
         return None
-    common = [name for name in new if name in old]
     message, role, what = None, "", ""
     at = now.common(before)
     # A chat that is back at its first question starts again: that costs nothing.
@@ -171,8 +190,7 @@ def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
         system=before.system != now.system,
         added=tuple(name for name in new if name not in old),
         removed=tuple(name for name in old if name not in new),
-        changed=tuple(name for name in common if new[name] != old[name]),
-        reordered=common != [name for name in old if name in new],
+        changed=tuple(name for name in new if new[name] != old.get(name, new[name])),
         message=message,
         role=role,
         what=what,
@@ -209,3 +227,89 @@ def tool_name(tool: Mapping[str, Any]) -> str:
     function = tool.get("function")
     name: str = tool["type"] if function is None else function["name"]
     return name
+
+
+class PromptTokens(NamedTuple):
+    """The tokens of a prompt, how many were cached, and the upstream and model, each with a cache of its own."""
+
+    total: int
+    cached: int
+    upstream: str = ""
+    model: str = ""
+
+    @property
+    def share(self) -> float:
+        return self.cached / self.total if self.total else 0.0
+
+
+@dataclass(eq=False, slots=True)
+class LastRequest:
+    """The last request of one agent in a chat; its tokens are None until the thread of the answer records them."""
+
+    outline: RequestOutline
+    tokens: PromptTokens | None = None
+
+    @property
+    def size(self) -> int:
+        return 1 + len(self.outline.messages) + len(self.outline.tools)
+
+
+class Chats:
+    """The last requests of each chat, by the digest of the chat (see identity.History.conversation).
+
+    A chat has several, because sub-agents and other helpers of a client begin with the same words. Called by any
+    thread; the lock protects both fields.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Newest first; chats by last use.
+        self._chats: OrderedDict[bytes, tuple[LastRequest, ...]] = OrderedDict()
+        self._size = 0
+
+    def find(self, chat: bytes, now: RequestOutline) -> LastRequest | None:
+        """The request that this one continues or diverges from; None if it begins a chat."""
+        with self._lock:
+            known = self._chats.get(chat, ())
+        last = nearest([each.outline for each in known], now)
+        return next((each for each in known if each.outline is last), None)
+
+    def record(self, chat: bytes, found: LastRequest | None, now: RequestOutline) -> LastRequest:
+        """Record a request that DeepSeek accepted; `found` is the result of `find`."""
+        new = LastRequest(now)
+        replaced = found if found is not None and now.replaces(found.outline) else None
+        with self._lock:
+            known = self._chats.pop(chat, ())
+            kept = (new, *(each for each in known if each is not replaced))[:_AGENTS_PER_CHAT]
+            self._chats[chat] = kept
+            self._size += sum([each.size for each in kept]) - sum([each.size for each in known])
+            while self._size > _MESSAGES_IN_MEMORY and len(self._chats) > 1:
+                _, evicted = self._chats.popitem(last=False)
+                self._size -= sum([each.size for each in evicted])
+        return new
+
+
+class ChatTracker:
+    """One request in its chat. Used by the thread that runs the exchange."""
+
+    def __init__(self, request: ChatRequest, history: History, chats: Chats) -> None:
+        self._chats = chats
+        self._chat = history.conversation
+        self._outline = outline(request, history)
+        self._last = last = chats.find(self._chat, self._outline)
+        self._own: LastRequest | None = None
+        self.divergence = diagnose(last.outline, self._outline) if last is not None else None
+
+    @property
+    def last_prompt(self) -> PromptTokens | None:
+        """The tokens of the last request of the chat, if they are known."""
+        return self._last.tokens if self._last is not None else None
+
+    def record(self) -> None:
+        """Record that DeepSeek accepted it, before the client sees the end of the answer and sends the next one."""
+        self._own = self._chats.record(self._chat, self._last, self._outline)
+
+    def record_tokens(self, tokens: PromptTokens) -> None:
+        """Record the tokens of this request, for the next one of the chat."""
+        if self._own is not None:
+            self._own.tokens = tokens

@@ -1,22 +1,29 @@
-"""Where a request differs from the last one: as a table of edits and as a law."""
+"""Where a request differs from the last one of its chat, which one that is, and the order of tools."""
 
 import json
 import random
 import unittest
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.reasoning.chats.divergence import (
+from deepseek_cursor_proxy.reasoning import chats
+from deepseek_cursor_proxy.reasoning.chats import (
+    Chats,
     Divergence,
+    LastRequest,
     RequestOutline,
     cause_of,
     diagnose,
     nearest,
     outline,
+    sort_tools,
+    tool_name,
 )
 from deepseek_cursor_proxy.reasoning.identity import identify
 from tests.support.histories import assistant, result, system, user
+from tests.support.threads import run_at_once
 
 CALL = assistant("looking", ("call_1", "read", '{"path":"a"}'))
 # 0 system, 1 user, 2 assistant with a call, 3 its result, 4 assistant, 5 user
@@ -82,10 +89,7 @@ class TestDiagnosis(unittest.TestCase):
         for words, cause in (
             ("effort changed (high → max), message 3 changed (user content)", "effort changed"),
             ("message 12 changed (user content)", "message changed"),
-            # As earlier versions wrote them.
-            ("system, tools (added grep)", "system prompt changed"),
-            ("tools (reordered)", "tools changed"),
-            ("message 3 (tool ids)", "message changed"),
+            ("tools changed (added grep), message 3 changed (tool ids)", "tools changed"),
         ):
             self.assertEqual(cause, cause_of(words))
 
@@ -123,8 +127,8 @@ class TestDiagnosis(unittest.TestCase):
             ("tools changed (added c)", "abc"),
             ("tools changed (removed a)", "b"),
             ("tools changed (added c, removed b)", "ac"),
-            ("tools changed (reordered)", "ba"),
-            ("tools changed (added c, reordered)", "bca"),
+            ("", "ba"),
+            ("tools changed (added c)", "bca"),
             ("tools changed (removed a and b)", ""),
             ("tools changed (added 1, 2, 3 and 2 more)", "ab12345"),
         ):
@@ -204,3 +208,80 @@ class TestNearest(unittest.TestCase):
             self.assert_nearest(last := seen(CHAT), [last], now)
         for now in (seen((system("new"), *CHAT[1:])), seen(CHAT, "abc")):
             self.assert_nearest(last := seen(CHAT[:2]), [last], now)
+
+
+TITLE = (system("Make a title."), CHAT[1])
+
+
+class TestChats(unittest.TestCase):
+    def setUp(self) -> None:
+        self.chats = Chats()
+
+    def accept(self, messages: Sequence[Message], tools: str = "ab", chat: bytes = b"chat") -> LastRequest | None:
+        """A request that DeepSeek accepted; the last request that it was found to follow."""
+        now = seen(messages, tools)
+        found = self.chats.find(chat, now)
+        self.chats.record(chat, found, now)
+        return found
+
+    def found(self, messages: Sequence[Message], tools: str = "ab", chat: bytes = b"chat") -> RequestOutline | None:
+        last = self.chats.find(chat, seen(messages, tools))
+        return None if last is None else last.outline
+
+    def test_what_was_accepted_is_found_by_the_next_request(self) -> None:
+        self.assertIsNone(self.accept(CHAT))
+        last = self.accept((*CHAT, *NEXT))
+        self.assertEqual(seen(CHAT), last and last.outline)
+        self.assertIsNone(self.found(CHAT, chat=b"another chat"))
+
+    def test_helpers_that_begin_with_the_same_words_disturb_nothing(self) -> None:
+        self.accept(CHAT[:2])
+        self.assertIsNone(self.accept(TITLE, ""))
+        self.assertIsNone(self.accept(TITLE, "xy"))
+        self.assertEqual(seen(CHAT[:2]), self.found(CHAT))
+
+    def test_agents_that_begin_alike_are_told_apart(self) -> None:
+        ways = {tools: (*CHAT[:2], assistant(tools), user("go")) for tools in ("abc", "abd", "ac", "bd")}
+        for tools, messages in ways.items():
+            self.accept(messages, tools)
+        for tools, messages in ways.items():
+            self.assertEqual(seen(messages, tools), self.found((*messages, *NEXT), tools))
+
+    def test_memory_is_bounded_by_messages_tools_and_agents(self) -> None:
+        self.enterContext(mock.patch.object(chats, "_MESSAGES_IN_MEMORY", 80))
+        for number in range(100):
+            self.accept(CHAT, chat=b"%d" % number)
+        self.assertEqual(10, len(self.chats._chats))
+        for number in range(100):
+            self.accept((*CHAT[:2], assistant(str(number)), user("go")), chat=b"one")
+        self.assertEqual(chats._AGENTS_PER_CHAT, len(self.chats._chats[b"one"]))
+        kept = [each for last in self.chats._chats.values() for each in last]
+        self.assertEqual(sum(each.size for each in kept), self.chats._size)
+
+    def test_many_threads_share_it(self) -> None:
+        def work(number: int) -> None:
+            mine = (*CHAT[:2], assistant(f"agent {number}"), user("go"))
+            for length in range(20):
+                self.accept((*mine, *NEXT * length))
+
+        run_at_once(work, range(8))
+        self.assertEqual(8, len(self.chats._chats[b"chat"]))
+
+
+def tools(*given: str) -> tuple[dict[str, Any], ...]:
+    return tuple(tool(name, f"does {name}") for name in given)
+
+
+class TestToolOrder(unittest.TestCase):
+    def sorted(self, given: tuple[dict[str, Any], ...]) -> tuple[Any, ...]:
+        return tuple(sort_tools(ChatRequest("m", "m", CHAT, given)).tools)
+
+    def test_tools_are_sorted_by_name_and_never_changed(self) -> None:
+        given = tools("b", "a")
+        self.assertEqual((given[1], given[0]), self.sorted(given))
+        for expected, names in (("abc", "cab"), ("BZa", "aZB"), ("z", "z"), ("", ""), ("bab", "bab")):
+            self.assertEqual(tuple(expected), tuple(map(tool_name, self.sorted(tools(*names)))), names)
+
+    def test_a_request_in_order_is_the_same_object(self) -> None:
+        request = ChatRequest("m", "m", CHAT, tools("a", "b"))
+        self.assertIs(request, sort_tools(request))
