@@ -103,6 +103,9 @@ class _Reading(NamedTuple):
             # None; or the words can be divided in two ways.
             return None
         rest = _text_after(str(message.content), texts[0])
+        if rest is None:
+            # The words are those after a thinking block.
+            return None
         # The echo may have ended with white space, or the client has added some.
         lead = _lead(rest)[-_LONGEST_LEAD:]
         leads = {self.keys.words_key(self.words, lead[start:]): lead[start:] for start in range(len(lead))}
@@ -153,14 +156,15 @@ def _lead(text: str) -> str:
     return text[: len(text) - len(text.lstrip())]
 
 
-def _text_after(text: str, reasoning: str) -> str:
-    """The text after a reasoning that it begins with, white space aside."""
+def _text_after(text: str, reasoning: str) -> str | None:
+    """The text after a reasoning that it begins with, white space aside; None if it begins otherwise."""
     begins, text = reasoning.strip(), text.lstrip()
     if text.startswith(begins):
         return text[len(begins) :]
-    left = len(remove_spaces(begins))
+    words = remove_spaces(begins)
+    left = len(words)
     for at, character in enumerate(text, 1):
         left -= len(remove_spaces(character))
         if not left:
-            return text[at:]
-    return ""
+            return text[at:] if remove_spaces(text[:at]) == words else None
+    return None

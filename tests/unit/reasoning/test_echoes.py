@@ -75,6 +75,8 @@ class TestEchoes(EchoTestCase):
         other = ("call_2", "read_file", "{}")
         self.assert_unchanged(user("Otherwise"), assistant("Look here.", other), result("call_2"), U2)
         self.assert_unchanged(user("Otherwise"), assistant("Look there."), U2)
+        self.store.record((U,), assistant("elsewhere.", reasoning="Look"))
+        self.assert_unchanged(user("Otherwise"), assistant(BLOCK + "Look elsewhere."), U2)
 
     def test_an_echo_is_found_after_the_prompt_and_older_messages_changed(self) -> None:
         self.store.record((system("You are A."), U), assistant("Hi.", reasoning=THOUGHT))
