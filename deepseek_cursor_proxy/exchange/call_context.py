@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.observers.events import (
     DIGEST_LENGTH,
     End,
+    Event,
     Observer,
     Refused,
     RequestFacts,
@@ -46,7 +47,7 @@ class RequestReport:
 
     def __init__(self, observers: Observer, numbers: Iterator[int], api: str, path_session: str = "") -> None:
         """`path_session` is unchecked text from the path; never logged."""
-        self.emit = observers.emit
+        self.emit: Callable[[Event], None] = observers.emit
         self._numbers = numbers
         self._number = 0
         self.api = api
@@ -123,12 +124,12 @@ class RequestReport:
             client=self.client,
         )
 
-    def copy_for(self, observer: Observer) -> "RequestReport":
-        """A copy of the report whose events go to this observer, which reports on one of several choices."""
+    def copy_for(self, emit: Callable[[Event], None]) -> "RequestReport":
+        """A copy of the report, of one of several choices, whose events go to this function."""
         # The number is taken now, so that all copies have the same.
         assert self.number
         other = copy.copy(self)
-        other.emit = observer.emit
+        other.emit = emit
         # Settled once, at the end of all.
         other.admission = None
         return other

@@ -1,79 +1,47 @@
 """ChoicesExchange: several answers to one request (n > 1), one exchange per choice, with the interface of one.
 
-DeepSeek answers with one choice per call, so each choice is a separate call on a separate thread; this file numbers
-their deltas and adds up their usage. The thread that serves the request watches the client, and ends all choices at
-once when the client leaves or a choice fails. Observers see one request: the events of its first choice, and one end.
+DeepSeek answers with one choice per call, so each choice is an exchange on a thread of its own, which puts what arrives
+into a queue. The thread that serves the request numbers the deltas, adds up their usage and watches the client; it ends
+all choices when the client leaves or a choice fails. Observers see one request: the events of its first choice, and one
+end.
 """
 
-import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
-from enum import Enum
+from contextlib import closing, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
 from deepseek_cursor_proxy.deepseek.usage import add_usage, read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest, RequestReport
+from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.targets import first_limit
-from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.net.wait import pause
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
-from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.usage.prices import add_costs
 
-# How many batches may wait for a client that reads slowly.
-_MAX_WAITING_BATCHES = 64
-# How often a choice that waits for space in the queue checks whether the exchange is closed.
+_Item = TypeVar("_Item")
+
+# How often a thread that waits for the choices looks at the client.
 _CHECK_SECONDS = 0.1
-# Until a choice has output, or the client leaves.
-_FOR_EVER_SECONDS = 86400.0
-
-
-class _Signal(Enum):
-    ACCEPTED = "DeepSeek accepted the call"
-    ENDED = "the answer is complete"
 
 
 class _Output(NamedTuple):
-    """An output of a choice's thread, for the thread that serves the client."""
+    """What arrived for a choice: a batch, the error that ended it, or None at its end."""
 
     choice: int
-    item: Batch | BaseException | _Signal
+    item: Batch | BaseException | None
 
 
 class ChoicesExchange:
     """The exchanges of one request. Used by one thread, which must close it; each exchange runs on another."""
-
-    def __init__(self, client: Peer | None, outcome: "_Outcome") -> None:
-        """Raises Overloaded when there are no descriptors left."""
-        self.is_closed = False
-        self._client = client
-        self._outcome = outcome
-        with ExitStack() as stack:
-            try:
-                # The client of every choice: set, it interrupts whatever they wait for.
-                self._shared_peer = Wakeup()
-                stack.callback(self._shared_peer.close)
-                # Notified of every output, so that one wait watches the outputs and the client together.
-                self._wakeup = Wakeup()
-            except OSError:
-                raise _overload_error() from None
-            stack.pop_all()
-        self._outputs: queue.Queue[_Output] = queue.Queue(_MAX_WAITING_BATCHES)
-        # Outputs that came before all calls were accepted.
-        self._early_outputs: deque[_Output] = deque()
-        self._exchanges: dict[int, Exchange] = {}
-        self._is_closing = threading.Event()
-        self._threads: list[threading.Thread] = []
 
     @classmethod
     def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "ChoicesExchange":
@@ -84,22 +52,38 @@ class ChoicesExchange:
             raise TooLarge(
                 f"{count} choices of a request of {size} bytes: at most {most} bytes together. Ask for fewer."
             )
-        outcome = _Outcome(context.report)
-        limit = first_limit(context, generation, services)
-        slots = limit.acquire(count, context.peer)
-        outcome.queue_seconds = outcome.report.seconds
+        exchange = cls(context)
         try:
-            exchange = cls(context.peer, outcome)
-            try:
-                exchange._start(slots, context, generation, services)
-            except BaseException as error:
-                exchange.close(error)
-                raise
-        except BaseException:
-            for slot in slots:
-                slot.release()
+            for choice in range(count):
+                exchange._start(choice, generation, services)
+            for _ in range(count):
+                if (error := exchange._next(exchange._opened)) is not None:
+                    raise error
+        except BaseException as error:
+            exchange.close(error)
             raise
         return exchange
+
+    def __init__(self, context: CallContext) -> None:
+        """Makes no call yet; see `open`. Raises Overloaded when there are no descriptors left."""
+        self.is_closed = False
+        self._context = context
+        self._report = context.report
+        try:
+            # The client of every choice: set, it interrupts whatever they wait for.
+            self._peer = Wakeup()
+        except OSError:
+            raise _overload_error() from None
+        # When to look at the client again.
+        self._check = Deadline.after(0.0)
+        self._threads: list[threading.Thread] = []
+        # None for each call that DeepSeek accepted, the error of any other.
+        self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._outputs: SimpleQueue[_Output] = SimpleQueue()
+        # Written by the threads of the choices: each operation is atomic.
+        self._exchanges: dict[int, Exchange] = {}
+        self._progress: list[Callable[[], Progress]] = []
+        self._finished: list[Finished] = []
 
     @property
     def has_owner_key(self) -> bool:
@@ -124,10 +108,11 @@ class ChoicesExchange:
         unfinished = set(self._exchanges)
         try:
             while unfinished:
-                choice, items = self._early_outputs.popleft() if self._early_outputs else self._next()
-                if items is _Signal.ENDED:
+                choice, items = self._next(self._outputs)
+                if isinstance(items, BaseException):
+                    raise items
+                if items is None:
                     unfinished.discard(choice)
-                if not isinstance(items, list):
                     continue
                 batch: Batch = []
                 for item in items:
@@ -138,10 +123,8 @@ class ChoicesExchange:
                         continue
                     total = add_usage(total, item.usage or {})
                     first = first or {**(item.chunk or {})}
-                    for single in split_run(item):
-                        numbered = _number(single, choice, first)
-                        if numbered is not None:
-                            batch.append(numbered)
+                    numbered = [_number(single, choice, first) for single in split_run(item)]
+                    batch += [delta for delta in numbered if delta is not None]
                 if batch:
                     yield batch
             yield [Delta(usage=total or None, chunk={**first, "choices": [], "usage": total or None})]
@@ -159,91 +142,64 @@ class ChoicesExchange:
         if self.is_closed:
             return
         self.is_closed = True
-        self._is_closing.set()
-        self._shared_peer.set(_close_reason(error))
+        self._peer.set(_close_reason(error))
         for thread in self._threads:
             thread.join()
         for exchange in self._exchanges.values():
             exchange.close()
-        # An error that was not taken would be held by the frames that hold this queue, until the collector comes by.
-        self._outputs = queue.Queue()
-        for wakeup in (self._shared_peer, self._wakeup):
-            wakeup.close()
-        self._outcome.emit(error)
+        self._peer.close()
+        if self._finished:
+            self._report.end(self._merge(error))
 
-    # By the thread that serves the client …
+    def _start(self, choice: int, generation: GenerationRequest, services: Services) -> None:
+        report = self._report.copy_for(partial(self._observe, choice))
+        context = self._context._replace(peer=self._peer, report=report)
+        thread = start_thread(partial(self._run, choice, context, generation, services), f"choice-{choice}")
+        if thread is None:
+            raise _overload_error()
+        self._threads.append(thread)
 
-    def _start(
-        self, slots: tuple[Slot, ...], context: CallContext, generation: GenerationRequest, services: Services
-    ) -> None:
-        for choice, slot in enumerate(slots):
-            report = self._outcome.report.copy_for(_ChoiceObserver(self._outcome, choice))
-            own = context._replace(slot=slot, peer=self._shared_peer, report=report)
-            thread = start_thread(
-                partial(self._run, choice, partial(Exchange.open, own, generation, services)), f"choice-{choice}"
-            )
-            if thread is None:
-                raise _overload_error()
-            self._threads.append(thread)
-        while len(self._exchanges) < len(slots):
-            self._early_outputs.append(self._next())
-
-    def _next(self) -> _Output:
-        """The next output; raises the failure of a choice, and ClientGone or ProxyStopping as any wait does."""
-        while not wait_readable(self._wakeup, _FOR_EVER_SECONDS, self._client):
-            continue
-        self._wakeup.clear(1)
-        output = self._outputs.get()
-        if isinstance(output.item, BaseException):
-            try:
-                raise output.item
-            finally:
-                # An error that is held by the frame it was raised in is freed by the collector only.
-                del output
-        return output
+    def _next(self, queue: "SimpleQueue[_Item]") -> _Item:
+        """Wait for the next item; raises ClientGone or ProxyStopping as any wait does."""
+        while True:
+            # Also while much arrives: a client that closed only its half still takes it all.
+            if self._check.is_over:
+                pause(0.0, self._context.peer)
+                self._check = Deadline.after(_CHECK_SECONDS)
+            with suppress(Empty):
+                return queue.get(timeout=_CHECK_SECONDS)
 
     # By the thread of a choice …
 
-    def _run(self, choice: int, open_exchange: Callable[[], Exchange]) -> None:
+    def _run(self, choice: int, context: CallContext, generation: GenerationRequest, services: Services) -> None:
         try:
-            exchange = self._exchanges[choice] = open_exchange()
-            self._put(choice, _Signal.ACCEPTED)
+            exchange = self._exchanges[choice] = Exchange.open(context, generation, services)
+        except BaseException as error:
+            self._opened.put(error)
+            return
+        self._opened.put(None)
+        try:
             with closing(exchange.deltas()) as batches:
                 for batch in batches:
-                    if not self._put(choice, batch):
-                        return
-            self._put(choice, _Signal.ENDED)
+                    self._outputs.put(_Output(choice, batch))
+            self._outputs.put(_Output(choice, None))
         except BaseException as error:
-            self._put(choice, error)
+            self._outputs.put(_Output(choice, error))
 
-    def _put(self, choice: int, item: Batch | BaseException | _Signal) -> bool:
-        """Hand on an item, waiting for space in the queue; False if the exchange closes first."""
-        while not self._is_closing.is_set():
-            try:
-                self._outputs.put(_Output(choice, item), timeout=_CHECK_SECONDS)
-            except queue.Full:
-                continue
-            self._wakeup.notify()
-            return True
-        return False
+    def _observe(self, choice: int, event: Event) -> None:
+        """Keep the end of a choice for the one of all; hand on other events only of the first choice."""
+        if isinstance(event, Received):
+            self._progress.append(event.progress)
+            event = event._replace(progress=self._all_progress)
+        if isinstance(event, Finished):
+            self._finished.append(event)
+        elif choice == 0:
+            self._report.emit(event)
 
+    # For the report …
 
-class _Outcome:
-    """How a request with several choices ended. Its choices' threads append to `finished`, which is atomic."""
-
-    def __init__(self, report: RequestReport) -> None:
-        self.report = report
-        self.queue_seconds = 0.0
-        self.progress: list[Callable[[], Progress]] = []
-        self.finished: list[Finished] = []
-
-    def emit(self, error: BaseException | None) -> None:
-        """Emit the one end of all choices, once all have ended."""
-        if self.finished:
-            self.report.end(self._merge(error))
-
-    def all_progress(self) -> Progress:
-        found = [progress() for progress in self.progress]
+    def _all_progress(self) -> Progress:
+        found = [progress() for progress in self._progress]
         first = [progress.first_delta_seconds for progress in found if progress.first_delta_seconds is not None]
         return found[0]._replace(
             characters=sum(progress.characters for progress in found), first_delta_seconds=min(first, default=None)
@@ -252,43 +208,27 @@ class _Outcome:
     def _merge(self, error: BaseException | None) -> Finished:
         """The end of the request: that of the choice with this error, else of an incomplete choice, else of any."""
         end = End.of(error) if error is not None else None
-        decided = max(self.finished, key=lambda finished: (finished.end == end, finished.end is not COMPLETED))
+        decided = max(self._finished, key=lambda finished: (finished.end == end, finished.end is not COMPLETED))
         if end is not None and decided.end in (COMPLETED, CLIENT_LEFT):
             decided = decided._replace(end=end)
         usage: dict[str, Any] = {}
-        for finished in self.finished:
+        for finished in self._finished:
             usage = add_usage(usage, finished.usage or {})
-        first = [finished.timing.first_delta for finished in self.finished if finished.timing.first_delta is not None]
-        messages = [finished.message for finished in self.finished if finished.message is not None]
-        timing = decided.timing._replace(first_delta=min(first, default=None), queue=self.queue_seconds)
+        first = [finished.timing.first_delta for finished in self._finished if finished.timing.first_delta is not None]
+        messages = [finished.message for finished in self._finished if finished.message is not None]
+        queued = [finished.timing.queue for finished in self._finished if finished.timing.queue is not None]
+        timing = decided.timing._replace(first_delta=min(first, default=None), queue=max(queued, default=None))
         return decided._replace(
-            timing=timing._replace(total=max(finished.timing.total for finished in self.finished)),
+            timing=timing._replace(total=max(finished.timing.total for finished in self._finished)),
             message=messages[0] if messages else None,
             other_messages=tuple(messages[1:]),
             usage=usage or None,
             tokens=read_usage(usage) if usage else None,
-            cost=add_costs([finished.cost for finished in self.finished if finished.tokens is not None]),
-            retries=sum(finished.retries for finished in self.finished),
-            retry_reasons=tuple(reason for finished in self.finished for reason in finished.retry_reasons),
-            rerouted=tuple(name for finished in self.finished for name in finished.rerouted),
+            cost=add_costs([finished.cost for finished in self._finished if finished.tokens is not None]),
+            retries=sum(finished.retries for finished in self._finished),
+            retry_reasons=tuple(reason for finished in self._finished for reason in finished.retry_reasons),
+            rerouted=tuple(name for finished in self._finished for name in finished.rerouted),
         )
-
-
-class _ChoiceObserver:
-    """The observer of one choice, called by its thread: the end is for the outcome, other events only of the first."""
-
-    def __init__(self, outcome: _Outcome, choice: int) -> None:
-        self._outcome = outcome
-        self._choice = choice
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Received):
-            self._outcome.progress.append(event.progress)
-            event = event._replace(progress=self._outcome.all_progress)
-        if isinstance(event, Finished):
-            self._outcome.finished.append(event)
-        elif self._choice == 0:
-            self._outcome.report.emit(event)
 
 
 def _close_reason(error: BaseException | None) -> Callable[[], ProxyError] | None:

@@ -142,8 +142,8 @@ class TestDisconnects(DisconnectTestCase):
     def are_waiting(self, calls: int) -> bool:
         """All calls were refused, and nothing is open but the client's connection."""
         is_refused = len(self.fake.seen) == calls
-        # Several choices have two socket pairs between them and the client.
-        own = 2 if calls == 1 else 6
+        # Several choices have a socket pair in place of the client.
+        own = 2 if calls == 1 else 4
         return is_refused and descriptors() in (0, self.start_line.descriptors + own)
 
 
