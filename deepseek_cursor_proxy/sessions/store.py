@@ -58,6 +58,7 @@ _DIGEST_BYTES = 16
 _ROOT = b""
 # Links and nodes are looked up this many at a time; a turn rarely adds more messages.
 _KEYS_PER_QUERY = 16
+_MOST_BYTES_UNPACKED = 300
 # The row of a link and its entries in the index.
 _BYTES_PER_LINK = 120
 # The values came from JSON, so none contains itself.
@@ -68,7 +69,7 @@ CREATE TABLE sessions (
     id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, caller BLOB NOT NULL, name TEXT NOT NULL, tags TEXT NOT NULL,
     track_tree INTEGER NOT NULL, tool_parser TEXT NOT NULL, reads_written_calls INTEGER NOT NULL, chat BLOB,
     model TEXT NOT NULL, created_at REAL NOT NULL, used_at REAL NOT NULL, expires_at REAL, requests INTEGER NOT NULL,
-    tokens INTEGER NOT NULL, cost REAL, bytes INTEGER NOT NULL
+    nodes INTEGER NOT NULL, tokens INTEGER NOT NULL, cost REAL, bytes INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX sessions_by_caller ON sessions (caller, created_at);
 -- Sessions that the setting record = all has begun: one for each chat of a caller.
@@ -85,9 +86,10 @@ CREATE TABLE nodes (
     id INTEGER PRIMARY KEY, session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE, parent INTEGER,
     head BLOB NOT NULL, texts BLOB NOT NULL, info TEXT NOT NULL
 ) STRICT;
+CREATE INDEX nodes_by_session ON nodes (session);
 CREATE INDEX nodes_by_head ON nodes (session, head)"""
 # "DScs".
-_SCHEMA = Schema(0x44536373, 4, _TABLES)
+_SCHEMA = Schema(0x44536373, 5, _TABLES)
 
 
 class Limits(NamedTuple):
@@ -166,7 +168,7 @@ class SessionStore:
         with self.database.reader() as connection:
             rows = connection.execute(
                 "SELECT uuid, name, tags, track_tree, tool_parser, reads_written_calls, model, created_at, used_at, "
-                "requests, tokens, cost, (SELECT count(*) FROM nodes WHERE session = sessions.id) FROM sessions "
+                "requests, nodes, tokens, cost FROM sessions "
                 f"WHERE {condition} AND (expires_at IS NULL OR expires_at > ?) ORDER BY created_at DESC, id DESC",
                 (*values, self._clock()),
             ).fetchall()
@@ -244,13 +246,18 @@ class SessionStore:
         while len(self._known) >= _MOST_SESSIONS_KNOWN:
             self._known.pop(next(iter(self._known)))
         chain = self._known[session.id] = _Chain.of(turn, known)
-        size = _TurnWriter(connection, session, turn, chain).write()
+        writer = _TurnWriter(connection, session, turn, chain)
+        writer.write()
         connection.execute(
             # A sum that does not fit its column would lose the turn.
             "UPDATE sessions SET used_at = ?, requests = requests + 1, tokens = min(tokens + ?, 1 << 62), model = ?, "
-            "cost = CASE WHEN ?4 IS NULL THEN cost ELSE coalesce(cost, 0) + ?4 END, bytes = bytes + ? WHERE id = ?",
-            (self._clock(), turn.tokens, storable(turn.model), turn.cost, size, session.id),
-        )
+            "cost = CASE WHEN ?4 IS NULL THEN cost ELSE coalesce(cost, 0) + ?4 END, nodes = nodes + ?, "
+            "bytes = bytes + ? WHERE id = ?",
+            (
+                self._clock(), turn.tokens, storable(turn.model), turn.cost, writer.is_new_node, writer.size,
+                session.id,
+            ),
+        )  # fmt: skip
 
     def _find_or_begin(self, connection: sqlite3.Connection, turn: TurnOfSession) -> "_SessionRow | None":
         caller, session, _ = turn
@@ -330,14 +337,14 @@ class _TurnWriter:
         # The last message is the answer.
         self._messages = (*messages, turn.answer)
         self._keys = [*chain.keys, _next_key(chain.keys, turn.answer)]
-        # Bytes that were added.
-        self._size = 0
+        # What was added.
+        self.is_new_node = False
+        self.size = 0
 
-    def write(self) -> int:
-        """Returns how many bytes were added."""
-        node, begin = self._continue() or self._begin_node()
-        self._write_links(node, begin)
-        return self._size
+    def write(self) -> None:
+        place = self._continue()
+        self.is_new_node = place is None
+        self._write_links(*(place or self._begin_node()))
 
     def _continue(self) -> tuple[int, int] | None:
         """Move the head of the node that this turn continues. Returns the node and the number of known messages."""
@@ -386,16 +393,16 @@ class _TurnWriter:
                 "INSERT OR IGNORE INTO links VALUES (?,?,?,?,?,0,NULL)",
                 (session, keys[at], keys[at - 1] if at else _ROOT, self._write_message(at), node),
             )
-            self._size += _BYTES_PER_LINK
+            self.size += _BYTES_PER_LINK
         self._connection.execute(
             "INSERT INTO links VALUES (?,?,?,?,?,1,?) ON CONFLICT DO UPDATE SET "
             "is_own = 1, message = excluded.message, logprobs = excluded.logprobs",
             (
                 session, keys[-1], keys[-2] if len(keys) > 1 else _ROOT, self._write_message(-1), node,
-                compress(_encode(logprobs)) if logprobs else None,
+                _pack(_encode(logprobs)) if logprobs else None,
             ),
         )  # fmt: skip
-        self._size += _BYTES_PER_LINK
+        self.size += _BYTES_PER_LINK
 
     def _write_message(self, at: int) -> bytes:
         return self._write_text(_encode(message_json(self._messages[at])))
@@ -407,12 +414,10 @@ class _TurnWriter:
     def _write_text(self, text: bytes) -> bytes:
         """Write a message, a prompt or a list of tools, unless the session has it. Returns its digest."""
         digest = _digest(text)
-        place = self._session.id, digest
-        known = self._connection.execute("SELECT 1 FROM messages WHERE session = ? AND digest = ?", place)
-        if known.fetchone() is None:
-            body = compress(text)
-            self._connection.execute("INSERT INTO messages (session, digest, body) VALUES (?,?,?)", (*place, body))
-            self._size += len(body)
+        body = _pack(text)
+        statement = "INSERT OR IGNORE INTO messages (session, digest, body) VALUES (?,?,?)"
+        if self._connection.execute(statement, (self._session.id, digest, body)).rowcount:
+            self.size += len(body)
         return digest
 
 
@@ -464,8 +469,8 @@ def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, cha
         connection.execute(
             # Two processes may hold one session of a caller in memory until an upstream accepts its key.
             "INSERT OR IGNORE INTO sessions (uuid, caller, name, tags, track_tree, tool_parser, reads_written_calls, "
-            "chat, model, created_at, used_at, expires_at, requests, tokens, cost, bytes) "
-            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,0,0,NULL,0)",
+            "chat, model, created_at, used_at, expires_at, requests, nodes, tokens, cost, bytes) "
+            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,NULL,0)",
             (
                 session.uuid, caller, options.name, json.dumps(options.tags), options.track_tree,
                 options.tool_parser, options.reads_written_calls, chat, session.model, created_at,
@@ -476,7 +481,7 @@ def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, cha
 
 
 def _session(uuid: str, name: str, tags: str, *rest: Any) -> Session:
-    track_tree, parser, reads_written_calls, model, created_at, used_at, requests, tokens, cost, nodes = rest
+    track_tree, parser, reads_written_calls, model, created_at, used_at, requests, nodes, tokens, cost = rest
     options = SessionOptions(
         name, tuple(json.loads(tags)), bool(track_tree), parser, reads_written_calls=bool(reads_written_calls)
     )
@@ -529,5 +534,12 @@ def _encode(value: Any) -> bytes:
     return _to_json(value).encode("utf-8", "surrogatepass")
 
 
+def _pack(text: bytes) -> bytes:
+    """The text packed; a short one as it is, which costs less and is hardly longer."""
+    return compress(text) if len(text) > _MOST_BYTES_UNPACKED else text
+
+
 def _unpack(packed: bytes) -> Any:
-    return json.loads(zlib.decompress(packed).decode("utf-8", "surrogatepass"))
+    # JSON begins with a bracket, what zlib makes never does.
+    text = packed if packed[:1] in b"{[" else zlib.decompress(packed)
+    return json.loads(text.decode("utf-8", "surrogatepass"))
