@@ -163,7 +163,7 @@ class Jobs:
     def __init__(self, at_once: int, queue: int) -> None:
         self._most_at_once = at_once
         self._max_jobs = at_once + queue
-        # Protects all below; notified when a job is over or interrupted.
+        # Protects all below; notified when a job begins, is over or is interrupted.
         self._changed = threading.Condition()
         # Waiting and running, oldest first.
         self._jobs: dict[tuple[bytes, str], Job] = {}
@@ -243,6 +243,8 @@ class Jobs:
         with self._changed:
             self._changed.wait_for(lambda: job.is_cancelled or job.is_stopping or self._is_next(job))
             self._running.add(job)
+            # The next one may have looked before this one began.
+            self._changed.notify_all()
         try:
             run(job)
         except Exception as error:

@@ -171,6 +171,16 @@ class TestJobs(JobsTestCase):
         self.assertEqual({b"begunended"}, {read_events(job) for job in (*running, *queued)})
         self.assertEqual({f"{name} completed" for name in "abcde"}, set(self.ended))
 
+    def test_jobs_that_come_at_once_all_begin_whichever_thread_is_first(self) -> None:
+        for _ in range(30):
+            pool = self.jobs(workers=4)
+            with pool._changed:
+                jobs = [self.submitted(pool, name, is_begun=False) for name in "abcd"]
+            wait_until(lambda pool=pool: len(pool._running) == 4)
+            self.go_on.set()
+            self.assert_ends(*jobs)
+            self.go_on.clear()
+
     def test_a_full_queue_is_429_with_the_time_to_come_back(self) -> None:
         pool = self.jobs(workers=1, queue=1)
         self.submitted(pool, "a")
