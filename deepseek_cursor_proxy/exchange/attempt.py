@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import rules
+from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, with_server_tools
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, OwnNameReader, ParsedEvents, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import is_overflow
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
-from deepseek_cursor_proxy.deepseek.tools import answer_calls, server_tools
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.response_cache import CacheLookup, ReplayedResponse, cache_key
@@ -111,7 +112,7 @@ class Attempt:
         self.is_cached = False
         # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
-        # Converts calls in the model's own markup, once the answer is read.
+        # Converts calls that the model writes as text, once the answer is read.
         self.written_calls: WrittenCalls | None = None
 
     @property
@@ -287,22 +288,28 @@ class Attempt:
     def _read_answer(self, written: "WrittenCalls | None", body: Mapping[str, Any]) -> list[Delta]:
         deltas = self.api.read_answer(body)
         if written is not None:
-            deltas = [converted for delta in deltas for converted in written.convert(delta, "message")]
+            deltas = [converted for delta in deltas for converted in written.convert(delta, is_whole=True)]
         return restore_names(deltas, self.request.sent_names) if self.request.sent_names else deltas
 
     def _open_written_calls(self) -> "WrittenCalls | None":
-        """The converter of calls in the model's own markup; None if this answer is not searched for any."""
+        """The converter of calls that the model writes as text; None if this answer is not searched for any."""
         request, choice = self.request, self.upstream.host_choice
         if not request.tools or request.tool_choice == "none":
             return None
         wants_hermes = self._shared.context.reads_written_calls
-        if not wants_hermes and self._shared.services.config.repair_turns == "off":
+        with_markup = wants_hermes or self._shared.services.config.repair_turns != "off"
+        if not with_markup and not rules.is_forced(request.tool_choice):
             return None
         # Only here: a proxy whose clients have no tools is smaller without.
         from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
 
-        with_hermes, on_structured = wants_hermes or choice.may_write_calls, choice.record_structured_call
-        return WrittenCalls(request, answer_calls.new_call_id, on_structured, with_hermes=with_hermes)
+        return WrittenCalls(
+            request,
+            chat_api.new_call_id,
+            choice.record_structured_call,
+            with_markup=with_markup,
+            with_hermes=wants_hermes or (with_markup and choice.may_write_calls),
+        )
 
 
 def read_stream(

@@ -16,10 +16,8 @@ from contextlib import closing
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Reply
-from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, join_stream
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
-from deepseek_cursor_proxy.deepseek.tools import answer_calls
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, add_usage, read_usage
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.attempt import AttemptContext
@@ -77,11 +75,9 @@ class Exchange:
         self._attempt = self._plan.first()
         self._request = request = self._attempt.request
         self._first_delta: float | None = None
-        # The id for a forced call that DeepSeek writes as JSON text; see answer_calls.
-        self._forced_call_id = answer_calls.new_call_id() if rules.is_forced(request.tool_choice) else ""
         self._reply = Reply()
         self._logprobs = TokenLogprobs() if request.params.get("logprobs") else None
-        self._recorder = TurnRecorder(self._reply, services.reasoning_store, self._forced_call_id, context.namespace)
+        self._recorder = TurnRecorder(self._reply, services.reasoning_store, context.namespace)
         # Whether a stream handed anything on, even if only a heartbeat.
         self._has_output = False
         # The usage of an empty turn after which the request was sent again.
@@ -99,14 +95,11 @@ class Exchange:
                 self._attempt = self._plan.after(self._attempt, error)
 
     def deltas(self) -> Batches:
-        """The answer as it arrives, up to its finish_reason; otherwise raises the ProxyError.
-
-        A forced call that DeepSeek wrote as JSON text becomes the call.
-        """
+        """The answer as it arrives, up to its finish_reason; otherwise raises the ProxyError."""
         batches = self._deltas()
         if self._is_joined:
             batches = join_stream(batches, has_server_tools=bool(self._request.server_tools))
-        return answer_calls.convert_stream(batches, self._request, self._forced_call_id)
+        return batches
 
     def _deltas(self) -> Batches:
         try:
@@ -198,9 +191,7 @@ class Exchange:
         self._attempt.close(was_complete=True)
         self._discarded = self._reply.usage or {}
         self._reply = reply = Reply()
-        self._recorder = TurnRecorder(
-            reply, self._services.reasoning_store, self._forced_call_id, self._shared.context.namespace
-        )
+        self._recorder = TurnRecorder(reply, self._services.reasoning_store, self._shared.context.namespace)
 
     def _add_up(self, events: ParsedEvents) -> None:
         reply = self._reply

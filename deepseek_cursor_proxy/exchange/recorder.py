@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.tools import answer_calls
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.json_codec import object_in, repair_object
@@ -30,12 +29,10 @@ _Entry = tuple[Sequence[bytes], str]
 class TurnRecorder:
     """Stores the turns of one reply. Used by the thread that runs the exchange."""
 
-    def __init__(self, reply: Reply, store: ReasoningStore, forced_call_id: str, namespace: bytes = b"") -> None:
+    def __init__(self, reply: Reply, store: ReasoningStore, namespace: bytes = b"") -> None:
         self._reply = reply
         self._store = store
         self._namespace = namespace
-        # The id for a forced call that DeepSeek writes as JSON text; see answer_calls. "" if no call is forced.
-        self._forced_call_id = forced_call_id
         # Whether the turn was stored when it ended, and with its first call.
         self._has_ended = self._has_called = False
         # Exact keys and texts; a turn stored with its call may get more reasoning until it ends.
@@ -65,11 +62,7 @@ class TurnRecorder:
             self._record(turns, attempt)
 
     def _record(self, turns: Sequence[Message], attempt: Attempt) -> None:
-        """Store the reasoning of turns, under the keys of every form in which the client may echo them.
-
-        A forced call as JSON text, for example, is echoed as a call, or as text if the stream ended before it was
-        converted.
-        """
+        """Store the reasoning of turns, under the keys of every form in which the client may echo them."""
         is_known = attempt.absence_means_none or turns[0].reasoning or self._reply.has_empty_reasoning()
         if not is_known:
             return
@@ -106,9 +99,6 @@ class TurnRecorder:
     def _echoed_forms(self, turns: Sequence[Message], request: ChatRequest) -> list[Message]:
         """The turns, and after them the other forms in which the client may echo them."""
         forms = [*turns]
-        if self._forced_call_id:
-            converted = [answer_calls.convert_message(turn, request, self._forced_call_id) for turn in turns]
-            forms += filter(None, converted)
         # Many clients send no search back.
         forms += [form._replace(server_items=None) for form in forms if form.server_items is not None]
         if request.client_api == MESSAGES and any(form.tool_calls for form in forms):

@@ -1,7 +1,8 @@
 """OpenAI chat completions: writes an answer as chunks (`ChunkWriter`) or as one completion (`CompletionWriter`).
 
-Both edit DeepSeek's own chunks instead of rebuilding them, so fields we do not know survive. Written into a chunk are
-the model name the client asked for, the text with our thinking block, usage with the cached tokens, and the free text
+Both edit DeepSeek's own chunks instead of rebuilding them, so fields we do not know survive. A delta has its chunk as
+it came; its own values are written into the chunk here and nowhere else: text with our thinking block, reasoning,
+calls, finish_reason, usage with the cached tokens. So are the model name that the client asked for, and the free text
 of a custom tool's call in place of its JSON.
 A stream has the reasoning once: as `reasoning_content` or, where that is null, in the text. A completion has both.
 The usage of a stream is
@@ -14,12 +15,12 @@ The usage of a stream is
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Heartbeat, Run, RunTemplate
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Run, RunTemplate
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json
 from deepseek_cursor_proxy.protocols.request.custom_tools import CustomCallUnwrapper
 
 # The placeholder for the text that differs from chunk to chunk; JSON writes it as it is.
@@ -182,24 +183,30 @@ def _edit(delta: Delta, model: str, part: str, unwrapper: CustomCallUnwrapper | 
     if delta.usage is not None:
         edited["usage"] = delta.usage
     choices = edited.get("choices")
-    if choices:
-        given = choices[0].get(part)
-        before = given if isinstance(given, dict) else {}
-        message = before
-        content = before.get("content")
-        if delta.text is not None and content != delta.text:
-            blocks = content if delta.server is not None and isinstance(content, list) else None
-            message = {**message, "content": delta.text if blocks is None else _edit_blocks(blocks, delta.text)}
-        if delta.calls:
-            entries = before.get("tool_calls")
-            calls = _edit_calls(entries if isinstance(entries, list) else [], delta, unwrapper)
-            if calls != entries:
-                message = {**message, "tool_calls": calls}
-        if part == "delta" and delta.reasoning is None and before.get("reasoning_content") is not None:
-            # Null, not absent: DeepSeek's own chunks have it so while the model answers, and clients read it unasked.
-            message = {**message, "reasoning_content": None}
-        if message is not before:
-            edited["choices"] = [{**choices[0], part: message}]
+    if not choices:
+        return edited
+    choice = choices[0]
+    before = as_object(choice.get(part))
+    content, reasoning, entries = before.get("content"), before.get("reasoning_content"), before.get("tool_calls")
+    message = before
+    if delta.server is not None and isinstance(content, list):
+        if delta.text is not None:
+            message = {**message, "content": _edit_blocks(content, delta.text)}
+    elif delta.text != content and (delta.text is not None or content):
+        message = {**message, "content": delta.text}
+    if delta.reasoning != reasoning and (delta.reasoning is not None or (part == "delta" and reasoning is not None)):
+        # Null, not absent: DeepSeek's own chunks have it so while the model answers, and clients read it unasked.
+        message = {**message, "reasoning_content": delta.reasoning}
+    if delta.calls or entries:
+        calls = _edit_calls(as_list(entries), delta, part, unwrapper)
+        if not calls:
+            message = {name: value for name, value in message.items() if name != "tool_calls"}
+        elif calls != entries:
+            message = {**message, "tool_calls": calls}
+    is_same = delta.finish_reason == choice.get("finish_reason") and delta.choice == choice.get("index", 0)
+    if message is not choice.get(part) or not is_same:
+        fields = {"index": delta.choice, "finish_reason": delta.finish_reason}
+        edited["choices"] = [{**choice, **(fields if not is_same else {}), part: message}]
     return edited
 
 
@@ -211,23 +218,31 @@ def _edit_blocks(blocks: list[Any], text: str) -> list[Any]:
     return [*lead, *blocks, *trail]
 
 
-def _edit_calls(calls: Sequence[Any], delta: Delta, unwrapper: CustomCallUnwrapper | None) -> list[Any]:
-    """The pieces of calls as they came, each with the arguments of its CallPiece; new pieces come last."""
-    new = list(delta.calls)
+def _edit_calls(
+    entries: Sequence[Any], delta: Delta, part: str, unwrapper: CustomCallUnwrapper | None
+) -> list[Mapping[str, Any]]:
+    """The calls of a delta: the entries as they came, each with the values of its CallPiece; new ones come last."""
     edited = []
-    for position, call in enumerate(calls):
-        index = call.get("index") if isinstance(call, dict) else -1
-        index = position if index is None else index
-        for piece in new:
-            if piece.index == index:
-                new.remove(piece)
-                function = call.get("function")
-                if isinstance(function, dict) and (function.get("arguments") or "") != piece.arguments:
-                    call = {**call, "function": {**function, "arguments": piece.arguments}}
-                call = call if unwrapper is None else unwrapper.nest(call, delta.choice, index)
-                break
-        edited.append(call)
-    for piece in new:
-        call = {"index": piece.index, "function": {"arguments": piece.arguments}}
-        edited.append(call if unwrapper is None else unwrapper.nest(call, delta.choice, piece.index))
+    for at, piece in enumerate(delta.calls):
+        entry = _edit_call(as_object(entries[at]) if at < len(entries) else {}, piece, part)
+        edited.append(entry if unwrapper is None else unwrapper.nest(entry, delta.choice, piece.index))
+    return edited
+
+
+def _edit_call(entry: Mapping[str, Any], piece: CallPiece, part: str) -> Mapping[str, Any]:
+    edited, function = {**entry}, {**as_object(entry.get("function"))}
+    if part == "delta" or "index" in entry:
+        edited["index"] = piece.index
+    if piece.id != as_text(entry.get("id")):
+        edited["id"] = piece.id
+        if not piece.id:
+            # The client has another one, which we made before this came.
+            del edited["id"]
+    if piece.id and not entry.get("type"):
+        edited["type"] = "function"
+    for name, value in (("name", piece.name), ("arguments", piece.arguments)):
+        if value != as_text(function.get(name)):
+            function[name] = value
+    if function != as_object(entry.get("function")):
+        edited["function"] = function
     return edited

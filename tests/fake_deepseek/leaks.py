@@ -51,6 +51,15 @@ class V3Markup(NamedTuple):
         return f"<｜tool▁call▁begin｜>{inner}<｜tool▁call▁end｜>"
 
 
+class HermesMarkup(NamedTuple):
+    name: str
+
+    def encode(self, calls: Sequence[tuple[str, Arguments]]) -> str:
+        bodies = [json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False) for name, arguments in calls]
+        return "\n".join(f"<tool_call>\n{body}\n</tool_call>" for body in bodies)
+
+
+HERMES = HermesMarkup("Hermes")
 FORMS: tuple[Markup | V3Markup, ...] = (
     Markup("V4", "｜DSML｜", "tool_calls"),
     Markup("V4.1", "｜DSML｜ ", "calls"),

@@ -67,4 +67,4 @@ def _read_searched_answer(body: Mapping[str, Any]) -> list[Delta]:
 
 def _read_think_answer(body: Mapping[str, Any]) -> list[Delta]:
     splitter = ThinkSplitter()
-    return [splitter.split(delta, "message") for delta in chat_api.completion_deltas(body)]
+    return [chat_api.with_reasoning(splitter.split(each, is_whole=True)) for each in chat_api.completion_deltas(body)]

@@ -7,6 +7,7 @@ every name, because a gateway may pass on the dialect of the server behind it; `
 """
 
 import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,9 +19,8 @@ from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_definitions
-from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json, object_in
 
 # More parallel calls than any model makes. A larger index is damaged data.
 _MAX_INDEX = 128
@@ -279,6 +279,15 @@ def chunk_deltas(body: Mapping[str, Any], part: str = "delta") -> list[Delta]:
     return [*deltas, _delta(choices[-1], part, usage, {**body, "choices": [choices[-1]]})]
 
 
+def with_reasoning(delta: Delta) -> Delta:
+    """A whole answer with its reasoning in its completion too, which keeps it when a thinking block shows it."""
+    if delta.chunk is None:
+        return delta
+    (choice,) = delta.chunk["choices"]
+    message = {**choice["message"], "reasoning_content": delta.reasoning}
+    return delta._replace(chunk={**delta.chunk, "choices": [{**choice, "message": message}]})
+
+
 def failure(body: Mapping[str, Any], code: str | None = None) -> UpstreamFailed:
     """The failure that an error body or error event of Responses and Messages means."""
     message = error_message(body) or as_text(body.get("message")) or "no reason given"
@@ -302,48 +311,26 @@ def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None
         chunk = {**chunk, "choices": [choice]}
     index, finish = choice.get("index", 0), choice.get("finish_reason")
     reasoning, content, entries = fields.get("reasoning_content"), fields.get("content"), fields.get("tool_calls")
-    calls = [_piece(at, call) for at, call in enumerate(as_list(entries))] if entries else []
     delta = Delta(
         index if isinstance(index, int) and 0 <= index < _MAX_INDEX else 0,
         reasoning if isinstance(reasoning, str) else None,
         content if isinstance(content, str) or content is None else _parts_text(content),
-        tuple([piece for piece in calls if piece is not None]) if calls else (),
+        tuple([_piece(at, as_object(call)) for at, call in enumerate(as_list(entries))]) if entries else (),
         finish if isinstance(finish, str) else None,
         usage,
         chunk,
     )
-    if foreign is not None:
-        delta = delta._replace(foreign=foreign)
-    if (
-        (fields or not choice.get(part))
-        and (len(delta.calls) == len(entries) if isinstance(entries, list) else entries is None)
-        and (delta.text is not None or content is None)
-        and (delta.reasoning is not None or reasoning is None)
-        and (delta.finish_reason is not None or finish is None)
-        and index == delta.choice
-    ):
-        return delta
-    # Without its damaged fields, which clients cannot parse.
-    pieces = zip(as_list(entries), calls, strict=False)
-    whole_calls = [{**call, "index": piece.index} for call, piece in pieces if piece is not None]
-    known = {"content": delta.text, "reasoning_content": delta.reasoning, "tool_calls": whole_calls}
-    repaired = {**fields, **{name: value for name, value in known.items() if name in fields}}
-    choice = {**choice, "index": delta.choice, "finish_reason": delta.finish_reason, part: repaired}
-    return delta._replace(chunk={**chunk, "choices": [choice]})
+    return delta if foreign is None else delta._replace(foreign=foreign)
 
 
-def _piece(position: int, call: object) -> CallPiece | None:
-    """One entry of `tool_calls`; None if it is damaged."""
-    if not isinstance(call, dict):
-        return None
-    index, function = call.get("index"), call.get("function") or {}
-    index = position if index is None else index
-    if not isinstance(index, int) or not 0 <= index < _MAX_INDEX or not isinstance(function, dict):
-        return None
+def _piece(position: int, call: Mapping[str, Any]) -> CallPiece:
+    """One entry of `tool_calls`."""
+    index, function = call.get("index"), as_object(call.get("function"))
     arguments = function.get("arguments")
     if isinstance(arguments, dict):
         # Some hosts send the arguments as an object, not as JSON text.
         arguments = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+    index = index if isinstance(index, int) and 0 <= index < _MAX_INDEX else position
     return CallPiece(index, as_text(call.get("id")), as_text(function.get("name")), as_text(arguments))
 
 
@@ -382,3 +369,94 @@ def read_reasoning(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Foreig
 
 def details_text(details: Sequence[Mapping[str, Any]]) -> str:
     return "".join(as_text(detail.get("text")) or as_text(detail.get("summary")) for detail in details)
+
+
+def new_call_id() -> str:
+    """A random id, for a call to which the upstream gave none."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+class AnswerCalls:
+    """Gives the calls of one answer what clients need of them. Used by the thread that reads it.
+
+    Clients tell calls apart by the index, send the id back, and run the calls because of the finish_reason. DeepSeek's
+    own answers pass unchanged. Other hosts may
+
+        send several calls under one index   a piece with a name begins a call if it has another id, or no id and
+                                             another name, or if the arguments so far are whole; others continue a call
+        leave the index out                  the piece continues the call that has its id, else the last one
+        leave the id out                     the call gets a random one with its name; a later id is dropped
+        end with `stop` in spite of calls    the finish_reason becomes `tool_calls`
+    """
+
+    def __init__(self) -> None:
+        # By choice and index of the host: the call that began last there.
+        self._calls: dict[tuple[int, int], _Call] = {}
+        # By choice, in the order they began.
+        self._begun: dict[int, list[_Call]] = {}
+
+    def repair(self, delta: Delta, part: str) -> Delta:
+        """The delta as clients need it; `part` is where its chunk has the calls."""
+        if delta.calls:
+            entries = delta.chunk["choices"][0][part]["tool_calls"] if delta.chunk is not None else ()
+            # Only a stream needs the index.
+            has_index = part == "message" or all(as_object(entry).get("index") is not None for entry in entries)
+            if not (has_index and self._continues(delta)):
+                has_index = has_index or len(delta.calls) > 1
+                calls = tuple([self._find(delta.choice, piece, has_index).add(piece) for piece in delta.calls])
+                delta = delta if calls == delta.calls else delta._replace(calls=calls)
+        if delta.finish_reason == "stop" and any(call.name for call in self._begun.get(delta.choice, ())):
+            return delta._replace(finish_reason="tool_calls")
+        return delta
+
+    def _continues(self, delta: Delta) -> bool:
+        """Whether every piece continues a call that lacks nothing, as nearly all do."""
+        for piece in delta.calls:
+            known = self._calls.get((delta.choice, piece.index))
+            if known is None or known.id != known.host_id or known.index != piece.index or piece.name or piece.id:
+                return False
+        return True
+
+    def _find(self, choice: int, piece: CallPiece, has_index: bool) -> "_Call":
+        """The call that a piece belongs to, which may begin with it."""
+        begun = self._begun.setdefault(choice, [])
+        if has_index:
+            known = self._calls.get((choice, piece.index))
+        else:
+            same = [call for call in begun if piece.id and piece.id == call.host_id]
+            known = next(iter((same or begun)[-1:]), None)
+        if known is None or not known.is_continued_by(piece):
+            used = [call.index for call in begun]
+            known = self._calls[choice, piece.index] = _Call(piece.index if piece.index not in used else max(used) + 1)
+            begun.append(known)
+        return known
+
+
+class _Call:
+    """One call so far. `id` is what the client gets, `host_id` what the host sent."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.id = self.host_id = self.name = ""
+        # Kept only if we made the id: then they decide whether the next piece begins another call.
+        self._arguments: list[str] = []
+
+    def is_continued_by(self, piece: CallPiece) -> bool:
+        """Whether a piece in the same place belongs to this call."""
+        if not piece.name or not self.name:
+            return True
+        if piece.id and self.host_id:
+            return piece.id == self.host_id
+        return piece.name == self.name and object_in("".join(self._arguments)) is None
+
+    def add(self, piece: CallPiece) -> CallPiece:
+        """The piece as it is part of this call."""
+        self.name = self.name or piece.name
+        self.host_id = self.host_id or piece.id
+        is_unknown = not self.id
+        if is_unknown:
+            self.id = piece.id or (new_call_id() if self.name else "")
+        if self.id == self.host_id:
+            return piece if self.index == piece.index else CallPiece(self.index, piece.id, piece.name, piece.arguments)
+        self._arguments.append(piece.arguments)
+        return CallPiece(self.index, self.id if is_unknown else "", piece.name, piece.arguments)

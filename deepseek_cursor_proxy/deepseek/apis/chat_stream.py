@@ -23,12 +23,11 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, ForeignReasoning, Heartbeat, Reply, Run
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_api import completion_deltas
-from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls, edit_choice
+from deepseek_cursor_proxy.deepseek.apis.chat_api import AnswerCalls, completion_deltas
 from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, decode_upstream_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 
 # After so many templates in a row that matched no event, no more are derived: the chunks of this stream never repeat.
 _MAX_UNUSED = 8
@@ -167,7 +166,7 @@ class StreamReader(EventReader):
         if len(deltas) > 1 or deltas[0].calls or deltas[0].finish_reason:
             deltas = [self._calls.repair(delta, "delta") for delta in deltas]
         if self._splitter is not None:
-            deltas = [self._splitter.split(delta, "delta") for delta in deltas]
+            deltas = [self._splitter.split(delta) for delta in deltas]
         return deltas if self._finder is None else self._finder.mark(deltas, chunk)
 
 
@@ -185,11 +184,11 @@ class ThinkSplitter:
     def __init__(self) -> None:
         self._choices: dict[int, _Splitter] = {}
 
-    def split(self, delta: Delta, part: str) -> Delta:
-        """The delta with the reasoning in its content as reasoning; `part` is where its chunk has the content."""
+    def split(self, delta: Delta, *, is_whole: bool = False) -> Delta:
+        """The delta with the reasoning in its content as reasoning."""
         if not delta.text and not delta.finish_reason:
             return delta
-        is_end = part == "message" or bool(delta.finish_reason)
+        is_end = is_whole or bool(delta.finish_reason)
         splitter = self._choices.setdefault(delta.choice, _Splitter())
         reasoning, text = splitter.feed(delta.text or "", is_end=is_end)
         if not reasoning and text == (delta.text or ""):
@@ -198,12 +197,7 @@ class ThinkSplitter:
         if reasoning and foreign is None:
             foreign = ForeignReasoning("think", is_native=bool(delta.reasoning))
         reasoning = (delta.reasoning or "") + reasoning
-        chunk = delta.chunk
-        if chunk is not None:
-            choice = chunk["choices"][0]
-            fields = {**(choice.get(part) or {}), "content": text, "reasoning_content": reasoning or None}
-            chunk = edit_choice(chunk, **{part: fields})
-        return delta._replace(reasoning=reasoning or None, text=text, chunk=chunk, foreign=foreign)
+        return delta._replace(reasoning=reasoning or None, text=text, foreign=foreign)
 
 
 class _Splitter:
@@ -264,21 +258,8 @@ def restore_names(deltas: Sequence[Delta], sent_names: Mapping[str, str]) -> lis
 
 
 def _restore(delta: Delta, own_names: Mapping[str, str]) -> Delta:
-    """The delta with the client's names in its calls and in its chunk (or completion), which has one choice."""
     calls = tuple([replace(call, name=own_names.get(call.name, call.name)) for call in delta.calls])
-    if calls == delta.calls:
-        return delta
-    chunk = delta.chunk
-    if chunk is not None and chunk.get("choices"):
-        choice = chunk["choices"][0]
-        part = "message" if "message" in choice else "delta"
-        entries = []
-        for entry in as_list(as_object(choice.get(part)).get("tool_calls")):
-            function = as_object(entry.get("function"))
-            name = own_names.get(as_text(function.get("name")))
-            entries.append(entry if name is None else {**entry, "function": {**function, "name": name}})
-        chunk = edit_choice(chunk, **{part: {**as_object(choice.get(part)), "tool_calls": entries}})
-    return delta._replace(calls=calls, chunk=chunk)
+    return delta if calls == delta.calls else delta._replace(calls=calls)
 
 
 _ADDED_UP = frozenset({"role", "content", "reasoning_content", "tool_calls"})

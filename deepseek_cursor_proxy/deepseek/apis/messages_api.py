@@ -27,11 +27,11 @@ from deepseek_cursor_proxy.conversation import (
 )
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
+from deepseek_cursor_proxy.deepseek.apis.chat_api import new_call_id
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.deepseek.tools.answer_calls import new_call_id
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, decode_upstream_json, encode_json, object_in

@@ -2,8 +2,8 @@
 
     tool_definitions  names and schemas of functions that it accepts
     server_tools      the tools that it runs itself, and what these add to a message
-    answer_calls      gives each call of an answer its index and id; makes forced calls of text that means them
-    written_calls     makes calls of those that a model wrote into its text; call_forms: in which forms
+    written_calls     makes calls of those that a model wrote into its text
+    call_markup       in which forms it writes them
 
-Other folders import all but call_forms.
+Other folders import all but call_markup.
 """

@@ -29,7 +29,6 @@ from deepseek_cursor_proxy.conversation import (
     pack_items,
     unpack_items,
 )
-from deepseek_cursor_proxy.deepseek.tools.answer_calls import edit_choice
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 from deepseek_cursor_proxy.redaction import safe_text
@@ -214,11 +213,8 @@ class FieldFinder:
         content = message.get("content")
         if not isinstance(content, list) or delta.chunk is None:
             return delta
-        # Read as text alone, it would reach the client without its blocks.
-        fields = {**delta.chunk["choices"][0][self._part], "content": content}
-        return delta._replace(
-            server=delta.server or ServerDelta(), chunk=edit_choice(delta.chunk, **{self._part: fields})
-        )
+        # Marked, it reaches the client with its blocks.
+        return delta._replace(server=delta.server or ServerDelta())
 
 
 def _fields(message: Mapping[str, Any]) -> dict[str, Any]:

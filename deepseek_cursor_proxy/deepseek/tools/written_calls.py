@@ -1,69 +1,40 @@
-"""Convert calls in the model's own markup, which arrive as text, into calls of the answer.
+"""Calls that a model wrote as text become calls of the answer.
 
-A server that does not parse its model's markup hands it on as text, with finish_reason `stop`: an agent that gets such
-a turn stops. `call_forms` and `dsml` have the forms, `Quotes` finds markup that is no call. Forced calls as JSON text
-are another matter: `answer_calls`.
+A server that does not decode its model's markup forwards it as text, with finish_reason `stop`: an agent that gets such
+a turn stops. `call_markup` has the forms. Text passes up to the first opening marker that is no quotation; from there
+on it is held, and read once, when the answer ends. A block becomes calls if each of them names a declared tool and has
+its required arguments, in the declared simple types; else it stays the text that it was. A block that is cut off keeps
+its whole calls. Blocks at the end of the thinking become calls if the answer has no text and no other call. The text of
+an answer to a request that forces a call is held from its beginning: it may be the call, as JSON.
 
-    text         passes; line breaks at its end and what may yet become an opening marker wait for the next piece
-    a block      is held until it ends. It becomes calls if each names a declared tool and has the arguments that it
-                 requires, in the declared simple types; else it stays the text that it was. A block that is cut keeps
-                 its whole calls, and the rest of it is text
-    quotations   stay text: fences, backticks, HTML comments, <details>, and a block that the client sent since the
-                 last answer
-    thinking     a block in it is a call only if nothing but blanks follows it, and no text and no call
-
-Line breaks before a block belong to it, and blanks after it if no text follows. A call that the server sent in
-structured form is not made twice. Each character is looked at a bounded number of times, however hostile the text is.
+Only the model's own words become calls: if a message of the request brings markup into the chat (`brings_markup`), or
+once DeepSeek has run a search, everything stays text.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, ForeignReasoning, ToolCall
+from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
-from deepseek_cursor_proxy.deepseek.tools import dsml, server_tools
-from deepseek_cursor_proxy.deepseek.tools.call_forms import Block, HermesBlock, Quotes, State, decode, read_call
-from deepseek_cursor_proxy.json_codec import as_object
-
-# Line breaks or blanks that wait for what follows; no template writes more.
-_MOST_BLANKS = 64
-# More calls than any model makes; what looks like further ones stays text.
-_MOST_BLOCKS = 128
-_BREAKS = ("\r", "\n")
-_REASONING_FIELDS = ("reasoning_content", "reasoning")
-
-
-class _Markers(NamedTuple):
-    """The opening markers of the forms that are read."""
-
-    opening: re.Pattern[str]
-    # A marker of which the end has not arrived.
-    partial: re.Pattern[str]
-
-    def partial_size(self, text: str) -> int:
-        """The length of the end of a text that may be the beginning of a marker."""
-        at = text.rfind("<", -dsml.LONGEST_MARKER)
-        return len(text) - at if at >= 0 and self.partial.fullmatch(text, at) is not None else 0
-
-
-_DSML = _Markers(re.compile(dsml.OPENING), re.compile(dsml.PARTIAL))
-_DSML_AND_HERMES = _Markers(
-    re.compile(f"{dsml.OPENING}|{HermesBlock.MARKER}"),
-    re.compile(f"{dsml.PARTIAL}|{dsml.beginnings(HermesBlock.MARKER)}"),
+from deepseek_cursor_proxy.deepseek.rules import is_forced
+from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.deepseek.tools.call_markup import (
+    MARKUP,
+    NO_MARKERS,
+    WITH_HERMES,
+    Block,
+    Markers,
+    Quotes,
+    brings_json,
+    brings_markup,
+    decode,
+    find_call,
+    read_block,
+    typed_call,
 )
-
-
-def _before_breaks(text: str) -> int:
-    """Where the line breaks at the end of a text begin, which belong to a block after them."""
-    start = max(0, len(text) - _MOST_BLANKS)
-    return start + len(text[start:].rstrip("\r\n"))
-
-
-def _open_block(marker: str) -> Block:
-    return HermesBlock() if marker == HermesBlock.MARKER else dsml.open_block(marker)
+from deepseek_cursor_proxy.json_codec import as_object
 
 
 class WrittenCalls:
@@ -75,121 +46,167 @@ class WrittenCalls:
         new_id: Callable[[], str],
         on_structured: Callable[[], object] = lambda: None,
         *,
+        with_markup: bool = True,
         with_hermes: bool = False,
     ) -> None:
-        """`on_structured` is called for each delta with calls in structured form."""
-        self._markers = _DSML_AND_HERMES if with_hermes else _DSML
+        """`on_structured` is called for each delta that begins a call in structured form."""
         self._request = request
-        # A completion has one text and a list of calls; the answers of other APIs have both in their order.
-        self._is_completion = request.client_api == server_tools.CHAT
         self._new_id = new_id
         self._on_structured = on_structured
+        self._markers = WITH_HERMES if with_hermes else MARKUP if with_markup else NO_MARKERS
+        self._is_forced = is_forced(request.tool_choice)
+        # A completion has one text and a list of calls; the answers of other APIs have both in their order.
+        self._is_completion = request.client_api == server_tools.CHAT
         self._choices: dict[int, _Choice] = {}
-        # The calls that were made of text, and the text as it came.
+        # Whether the request brings markup; None until an answer has some.
+        self._is_quoting: bool | None = None
+        # The calls that were made of markup, and the markup as it came.
         self.calls: list[ToolCall] = []
         self.markup: list[str] = []
-
-    def convert(self, delta: Delta, part: str = "delta") -> list[Delta]:
-        """The deltas in place of one; `part` is where its chunk has the content, `message` for a whole answer."""
-        if self.passes(delta):
-            return [delta]
-        if part == "message" and "<" not in (delta.text or "") and "<" not in (delta.reasoning or ""):
-            if delta.calls:
-                self._on_structured()
-            return [delta]
-        choice = self._choices.get(delta.choice)
-        if choice is None:
-            choice = self._choices[delta.choice] = _Choice(self._read_block, self._markers)
-        if delta.calls:
-            self._on_structured()
-        is_end = part == "message" or delta.finish_reason is not None
-        before: list[Delta] = []
-        if (delta.reasoning or delta.server) and part == "delta" and (held := choice.take_held()):
-            # What the model wrote before it thought on, or before a search, stays before that.
-            before.append(_with_chunk(Delta(delta.choice, text=held, chunk=delta.chunk), part, is_first=False))
-        if delta.reasoning:
-            choice.thinking.foreign = delta.foreign and delta.foreign._replace(details=())
-            delta = _with_reasoning(delta, choice.thinking.feed(delta.reasoning), part)
-        if choice.thinking.has_held and choice.thinking.ends_before(delta):
-            released = choice.thinking.release()
-            if delta.reasoning is not None:
-                delta = _with_reasoning(delta, delta.reasoning + released, part)
-            else:
-                before.append(_thought(delta, released, choice.thinking.foreign, part))
-        items = choice.feed(delta.text) if delta.text else []
-        if delta.calls:
-            # The text of an answer comes before its calls, line breaks and a lone < at its end too.
-            held = choice.take_held() if choice.has_no_marker else ""
-            items += [*([held] if held else []), *choice.add_structured(delta.calls)]
-        if is_end:
-            items += choice.end()
-            if choice.thinking.has_held:
-                released = choice.thinking.release()
-                if part == "message":
-                    delta = _with_reasoning(delta, (delta.reasoning or "") + released, part)
-                else:
-                    before.append(_thought(delta, released, choice.thinking.foreign, part))
-        reason = "tool_calls" if delta.finish_reason == "stop" and choice.written_count else delta.finish_reason
-        same: _Items = [*([delta.text] if delta.text else []), *delta.calls]
-        is_one = (part == "message" and self._is_completion) or not items
-        if is_one:
-            # A call without arguments is in two pieces.
-            items, same = _merge(items), _merge(same)
-        if items == same and reason == delta.finish_reason:
-            return [*before, delta]
-        groups = [items] if is_one else [[item] for item in items]
-        return [*before, *_deltas(delta._replace(finish_reason=reason), groups, part)]
-
-    def passes(self, delta: Delta) -> bool:
-        """True if a delta has no part of any call and nothing is held: it is handed on as it is, and counts as read."""
-        if delta.calls or delta.finish_reason:
-            return False
-        choice = self._choices.get(delta.choice)
-        if delta.server is not None and choice is not None and (choice.has_held or choice.thinking.has_held):
-            return False
-        if delta.reasoning:
-            is_plain = not delta.text and "<" not in delta.reasoning and delta.reasoning[-1] not in _BREAKS
-            return is_plain and (choice is None or not (choice.has_held or choice.thinking.has_held))
-        if not delta.text:
-            return True
-        return choice is not None and not choice.thinking.has_held and choice.passes(delta.text)
 
     def reader(self, reader: EventReader) -> EventReader:
         """A reader of the stream that gives the converted deltas."""
         return _ConvertedReader(reader, self)
 
+    def read_plain(self, delta: Delta) -> bool:
+        """True if a delta stays as it is, because it can be no part of a written call; it then counts as read."""
+        choice = self._choice(delta.choice)
+        if choice.is_off:
+            return True
+        if delta.finish_reason or delta.server is not None:
+            return False
+        if delta.calls:
+            return not (delta.text or delta.reasoning) and choice.continue_calls(delta.calls)
+        if delta.reasoning:
+            return not delta.text and not choice.text.has_held and choice.thinking.read_plain(delta.reasoning)
+        return not delta.text or (not choice.thinking.has_held and choice.text.read_plain(delta.text))
+
+    def convert(self, delta: Delta, *, is_whole: bool = False) -> list[Delta]:
+        """The deltas in place of one that is not plain; `is_whole`: it is all of an answer."""
+        choice = self._choice(delta.choice)
+        if delta.calls:
+            self._on_structured()
+        if delta.server is not None:
+            # What follows may quote the pages that DeepSeek found.
+            choice.is_off = True
+            return [*_release(choice, delta), delta]
+        given, before = delta, list[Delta]()
+        if delta.reasoning:
+            if choice.text.has_held and not is_whole:
+                before.append(_extra(delta, text=choice.text.release()))
+            choice.foreign = delta.foreign and delta.foreign._replace(details=())
+            delta = delta._replace(reasoning=choice.thinking.feed(delta.reasoning))
+        items: list[str | CallPiece] = [choice.text.feed(delta.text)] if delta.text else []
+        if delta.calls:
+            # The text of an answer comes before its calls, line breaks and a lone < at its end too.
+            items += [*([] if choice.text.is_holding else [choice.text.release()]), *choice.add_calls(delta.calls)]
+        reason, is_end = delta.finish_reason, is_whole or delta.finish_reason is not None
+        if is_end:
+            items += self._end(choice, reason)
+            reason = "tool_calls" if reason == "stop" and choice.has_written else reason
+        if choice.thinking.has_held and (is_end or choice.thinking.is_followed_by(delta)):
+            thought = choice.thinking.release()
+            if delta.reasoning is not None or is_whole:
+                delta = delta._replace(reasoning=(delta.reasoning or "") + thought)
+            else:
+                before.append(_extra(delta, reasoning=thought, foreign=choice.foreign))
+        if is_whole and delta.reasoning != given.reasoning:
+            delta = chat_api.with_reasoning(delta)
+        deltas = self._deltas(delta._replace(finish_reason=reason), items)
+        if deltas == [given]:
+            return [*before, given]
+        return [*before, deltas[0]._replace(run=None), *deltas[1:]]
+
     def flush(self) -> list[Delta]:
         """Release all that is held, because the answer broke off."""
-        deltas = []
-        for index, choice in self._choices.items():
-            if choice.thinking.has_held:
-                deltas.append(Delta(index, reasoning=choice.thinking.release(), foreign=choice.thinking.foreign))
-            deltas += [Delta(index, text=text) for text in choice.break_off() if isinstance(text, str)]
-        return deltas
+        return [delta for index, choice in self._choices.items() for delta in _release(choice, Delta(index))]
 
-    def _read_block(self, block: Block, text: str) -> Sequence[ToolCall] | None:
+    def _choice(self, index: int) -> "_Choice":
+        choice = self._choices.get(index)
+        if choice is None:
+            choice = self._choices[index] = _Choice(self._markers, self._may_count, holds_text=self._is_forced)
+        return choice
+
+    def _may_count(self) -> bool:
+        if self._is_quoting is None:
+            self._is_quoting = brings_markup(self._request)
+        return not self._is_quoting
+
+    def _end(self, choice: "_Choice", reason: str | None) -> list[str | CallPiece]:
+        """What is held at the end of the answer: text, and the calls that are made of it."""
+        text = choice.text.take()
+        forced = (
+            find_call(text, self._request) if self._is_forced and reason == "stop" and not choice.has_calls else None
+        )
+        if forced is not None and not brings_json(self._request, text):
+            choice.has_written = True
+            return choice.place([ToolCall(self._new_id(), *forced)])
+        items = self._read(text, choice.text.quotes)
+        has_text = choice.text.has_words or any(isinstance(item, str) and item.strip() for item in items)
+        if choice.thinking.holds and not (has_text or choice.has_calls):
+            found = self._read("".join(choice.thinking.held), choice.thinking.quotes)
+            if all(isinstance(item, ToolCall) for item in found):
+                choice.thinking.take()
+                items += found
+        choice.has_written = any(isinstance(item, ToolCall) for item in items)
+        return choice.place(items)
+
+    def _read(self, text: str, quotes: Quotes) -> list[str | ToolCall]:
+        """The text and the calls of what was held. Line breaks before a block are part of it, and blanks after it."""
+        items: list[str | ToolCall] = []
+        start = at = 0
+        while (opened := self._markers.opening.search(text, at)) is not None and self._may_count():
+            quotes.add(text[at : opened.start()])
+            block = Block([], opened.end(), opened.end()) if quotes.is_open() else read_block(text, opened)
+            calls = self._calls_of(block)
+            if calls:
+                before = text[start : opened.start()]
+                items += [before[: _before_breaks(before)], *calls]
+                self.calls += calls
+                self.markup.append(text[opened.start() : block.calls_end])
+                start = block.calls_end
+            else:
+                # No other block is looked for in it: nested ones would be read once per level.
+                quotes.add(text[opened.start() : block.end])
+            at = block.end
+        items.append(text[start:])
+        return [
+            item
+            for place, item in enumerate(items)
+            if item and not (place and isinstance(item, str) and item.isspace())
+        ]
+
+    def _calls_of(self, block: Block) -> list[ToolCall]:
+        """The calls of a block; none if one of them is no call of a declared tool."""
         functions = {tool["function"]["name"]: as_object(tool["function"]) for tool in self._request.tools}
         # By the names that the model knows.
         functions = {self._request.sent_names.get(name, name): function for name, function in functions.items()}
-        calls = [read_call(each, functions) for each in block.values()]
-        if not calls or not all(calls) or self._is_quoted(text):
-            return None
-        made = [ToolCall(self._new_id(), *call) for call in calls if call is not None]
-        self.calls += made
-        self.markup.append(text)
-        return made
+        calls = [typed_call(call, functions) for call in block.calls]
+        return [ToolCall(self._new_id(), *call) for call in calls if call is not None] if all(calls) else []
 
-    def _is_quoted(self, block: str) -> bool:
-        """Whether a message since the last answer has the same block."""
-        block = "".join(block.split())
-        for message in reversed(self._request.messages):
-            if message.role == "assistant":
-                return False
-            parts = message.content
-            texts = [parts] if isinstance(parts, str) else [str(part.get("text") or "") for part in parts]
-            if any(block in "".join(text.split()) for text in texts):
-                return True
-        return False
+    def _deltas(self, delta: Delta, items: Sequence[str | CallPiece]) -> list[Delta]:
+        """The delta with these items; more than one delta if text follows calls and their order counts."""
+        # While text is held, an empty string shows the client that the model is at work.
+        deltas = [delta._replace(text=delta.text and "", calls=())]
+        for item in items:
+            last = deltas[-1]
+            if isinstance(item, CallPiece):
+                deltas[-1] = last._replace(calls=_add_piece(last.calls, item))
+            elif item and last.calls and not self._is_completion:
+                deltas[-1] = last._replace(finish_reason=None, usage=None)
+                deltas.append(Delta(delta.choice, text=item, finish_reason=delta.finish_reason, usage=delta.usage))
+            elif item:
+                deltas[-1] = last._replace(text=(last.text or "") + item)
+        return deltas
+
+
+def _add_piece(calls: tuple[CallPiece, ...], piece: CallPiece) -> tuple[CallPiece, ...]:
+    if all(call.index != piece.index for call in calls):
+        return (*calls, piece)
+    return tuple(
+        replace(call, arguments=call.arguments + piece.arguments) if call.index == piece.index else call
+        for call in calls
+    )
 
 
 class _ConvertedReader(EventReader):
@@ -205,7 +222,7 @@ class _ConvertedReader(EventReader):
         batch: Batch = []
         is_same = not events.is_over
         for item in events.batch:
-            if isinstance(item, Delta) and not self._calls.passes(item):
+            if isinstance(item, Delta) and not self._calls.read_plain(item):
                 is_same = False
                 batch += self._calls.convert(item)
             else:
@@ -225,371 +242,206 @@ def _is_durable(delta: Delta) -> bool:
     return bool(delta.finish_reason) or delta.may_end_call
 
 
-# In their order: text, and pieces of calls.
-_Items = list[str | CallPiece]
-_ReadBlock = Callable[[Block, str], Sequence[ToolCall] | None]
+def _extra(delta: Delta, **fields: Any) -> Delta:
+    """A delta that goes before this one."""
+    chunk = delta.chunk
+    if chunk is not None:
+        chunk = {**chunk, "choices": [{"index": delta.choice, "delta": {}, "finish_reason": None}]}
+    return Delta(delta.choice, chunk=chunk, **fields)
+
+
+def _release(choice: "_Choice", delta: Delta) -> list[Delta]:
+    """All that is held of a choice, before this delta, as it came."""
+    thought, text, calls = choice.thinking.release(), choice.text.release(), choice.place([])
+    released = [_extra(delta, reasoning=thought, foreign=choice.foreign)] if thought else []
+    released += [_extra(delta, text=text)] if text else []
+    return [*released, _extra(delta, calls=tuple(calls))] if calls else released
 
 
 class _Choice:
-    """The text of one choice. `read_block` returns the calls of a block; None if the block stays text.
+    """What one choice has so far: its text, its thinking, and the calls that the server sent in structured form."""
 
-    state                              fields                     ends with
-    text                               _held: breaks, "<…"        an opening marker: block; unless in quotes
-    block                              _block, _parts             the end of the block: after a call, or text
-    after a call (_is_after_call)      _blanks                    text that is not blank: text; a marker: block
-    """
+    def __init__(self, markers: Markers, may_count: Callable[[], bool], *, holds_text: bool) -> None:
+        self.text = _Channel(markers, may_count, holds=holds_text)
+        self.thinking = _Channel(markers, may_count)
+        # The field in which the host sends the thinking.
+        self.foreign: ForeignReasoning | None = None
+        # True once nothing of the answer can be a call any more.
+        self.is_off = False
+        # Whether calls were made of text; the server may have sent some of them as well.
+        self.has_written = False
+        # By index, the calls that were forwarded, and those after a marker, which wait for the end.
+        self._sent: dict[int, _StructuredCall] = {}
+        self._late: dict[int, _StructuredCall] = {}
 
-    def __init__(self, read_block: "_ReadBlock", markers: _Markers) -> None:
-        self._read_block = read_block
-        self._markers = markers
-        self.thinking = _Thinking(markers)
-        self._items: _Items = []
-        # The end of the text that waits for more, and blanks after a call.
-        self._held = self._blanks = ""
-        self._is_after_call = False
-        self._block: Block | None = None
-        # The text of the open block, with the line breaks before it.
-        self._parts: list[str] = []
-        self._quotes = Quotes()
-        self._blocks_left = _MOST_BLOCKS
-        self._next_index = 0
-        self._written: list[ToolCall] = []
-        # How many calls came in the model's own markup; some of them the server sent as well.
-        self.written_count = 0
-        self._has_text = False
-        # By index, the calls that the server sent in structured form; those after a written one wait for the end.
-        self._structured: dict[int, _Structured] = {}
-        self._late: dict[int, _Structured] = {}
+    @property
+    def has_calls(self) -> bool:
+        return bool(self._sent or self._late)
 
-    def add_structured(self, pieces: Sequence[CallPiece]) -> Sequence[CallPiece]:
-        """Take pieces of calls that the server sent. Returns those to hand on now."""
-        calls = self._late if self._written else self._structured
-        passed = [calls.setdefault(piece.index, _Structured()).add(piece) for piece in pieces]
-        self._next_index = max([self._next_index, *(piece.index + 1 for piece in pieces)])
-        return () if self._written else passed
-
-    def passes(self, text: str) -> bool:
-        """True if nothing in a text or before it may be part of a block; the text then counts as read."""
-        if self._block is not None or self._held or self._is_after_call or "<" in text or text[-1] in _BREAKS:
+    def continue_calls(self, pieces: Sequence[CallPiece]) -> bool:
+        """Add pieces that continue forwarded calls, as nearly all do; False if these are others."""
+        if self._late or any(piece.index not in self._sent or self._sent[piece.index].is_empty for piece in pieces):
             return False
-        self._quotes.add(text)
-        self._has_text = True
+        for piece in pieces:
+            self._sent[piece.index].add(piece)
         return True
 
-    def feed(self, text: str) -> _Items:
-        if self.passes(text):
-            return [text]
-        text, self._held, at = self._held + text, "", 0
-        while at < len(text):
-            if (block := self._block) is None:
-                at = self._read_text(text, at)
+    def add_calls(self, pieces: Sequence[CallPiece]) -> Sequence[CallPiece]:
+        """Take pieces of calls that the server sent. Returns those to forward now."""
+        is_late = self.text.is_holding
+        calls = self._late if is_late else self._sent
+        forwarded = [calls.setdefault(piece.index, _StructuredCall()).add(piece) for piece in pieces]
+        return () if is_late else forwarded
+
+    def place(self, items: Sequence[str | ToolCall]) -> list[str | CallPiece]:
+        """The items for the client, no call twice, and all calls that are held after them."""
+        placed: list[str | CallPiece] = []
+        written: list[ToolCall] = []
+        for item in items:
+            if isinstance(item, str):
+                placed.append(item)
                 continue
-            end = block.feed(text, at)
-            self._parts.append(text[at:end])
-            at = end
-            if block.state is not State.OPEN:
-                self._end_block(block)
-            if block.state is State.BROKEN:
-                text, at = block.unread, 0
-        return self._take()
-
-    @property
-    def has_held(self) -> bool:
-        """Whether text is held that is part of no block."""
-        return bool(self._held)
-
-    @property
-    def has_no_marker(self) -> bool:
-        """True if nothing but blanks or a lone < is held."""
-        return self._held.strip() in ("", "<")
-
-    def take_held(self) -> str:
-        held, self._held = self._held, ""
-        self._quotes.add(held)
-        self._put(held)
-        return "".join(map(str, self._take()))
-
-    def break_off(self) -> _Items:
-        """Release what is held of an incomplete answer, as text."""
-        self._put("".join(self._parts) + self._held)
-        self._held, self._block, self._parts = "", None, []
-        return self._take()
-
-    def end(self) -> _Items:
-        """Release what is held at the end of the answer; a block that is cut keeps its whole calls."""
-        if self._block is not None:
-            self._end_block(self._block)
-        self._put(self._held)
-        self._held = ""
-        if self.thinking.has_held and not (self._has_text or self._structured or self._late or self._written):
-            for written in self.thinking.take_calls(self._read_block):
-                self._add_written(written)
-        self._items += [
-            CallPiece(index, arguments=call.take()) for index, call in self._structured.items() if call.held
-        ]
+            index = next((at for at, sent in self._sent.items() if sent.is_same(item)), None)
+            if index is None:
+                written.append(item)
+                placed.append(self._new_piece(item, len(written)))
+            elif self._sent[index].is_empty:
+                # The server took the name out of the markup and lost the rest.
+                placed.append(CallPiece(index, arguments=self._sent[index].take(item.arguments)))
+        placed += [CallPiece(at, arguments=sent.take()) for at, sent in self._sent.items() if sent.held]
         for call in self._late.values():
-            if not any(call.is_same(each.name, each.arguments) for each in self._written):
-                self._put_call(call.whole())
+            if not any(call.is_same(each) for each in written):
+                written.append(call.whole())
+                placed.append(self._new_piece(call.whole(), len(written)))
         self._late = {}
-        return self._take()
+        return placed
 
-    def _take(self) -> _Items:
-        """The items since the last call, texts in a row as one."""
-        items, self._items = self._items, []
-        if len(items) < 2:
-            return items
-        groups = [[*group] for _, group in groupby(items, type)]
-        return [
-            each for group in groups for each in (["".join(map(str, group))] if isinstance(group[0], str) else group)
-        ]
-
-    def _read_text(self, text: str, at: int) -> int:
-        """Hand on the text from `at` to the next block, or to what is held. Returns where to go on."""
-        opened = self._markers.opening.search(text, at)
-        end = opened.start() if opened is not None else len(text) - self._markers.partial_size(text[at:])
-        cut = at + _before_breaks(text[at:end])
-        self._put(text[at:cut])
-        if opened is None:
-            self._quotes.add(text[at:cut])
-            self._held = text[cut:]
-            return len(text)
-        self._quotes.add(text[at:end])
-        if not self._blocks_left or self._quotes.is_open():
-            self._quotes.add(opened[0])
-            self._put(text[cut : opened.end()])
-        else:
-            self._blocks_left -= 1
-            self._block, self._parts = _open_block(opened[0]), [text[cut : opened.end()]]
-        return opened.end()
-
-    def _end_block(self, block: Block) -> None:
-        """Make calls or text of a block. Of a cut one, all after its last whole call is text."""
-        whole, self._block, self._parts = "".join(self._parts), None, []
-        calls = self._read_block(block, whole.strip()) if block.state is not State.BROKEN else None
-        if calls is None:
-            # No other block is looked for in it: nested ones would be read once per level.
-            if block.state is State.BROKEN:
-                whole = whole.removesuffix(block.unread)
-            self._quotes.add(whole)
-            self._put(whole)
-            return
-        for call in calls:
-            self._add_written(call)
-        if block.state is State.OPEN and block.tail:
-            self._put(whole[-block.tail :])
-
-    def _add_written(self, call: ToolCall) -> None:
-        self._is_after_call, self._blanks = True, ""
-        self.written_count += 1
-        for index, sent in self._structured.items():
-            if sent.is_same(call.name, call.arguments):
-                if not sent.has_arguments:
-                    # The server took the name out of the markup and lost the rest.
-                    self._items.append(CallPiece(index, arguments=sent.take(call.arguments)))
-                return
-        self._written.append(call)
-        self._put_call(call)
-
-    def _put_call(self, call: ToolCall) -> None:
-        self._items.append(CallPiece(self._next_index, *call))
-        self._next_index += 1
-
-    def _put(self, text: str) -> None:
-        if self._is_after_call and text:
-            text = self._blanks + text
-            self._is_after_call = text.isspace() and len(text) < _MOST_BLANKS
-            self._blanks = text if self._is_after_call else ""
-            text = "" if self._is_after_call else text
-        if text:
-            self._has_text = self._has_text or not text.isspace()
-            self._items.append(text)
+    def _new_piece(self, call: ToolCall, number: int) -> CallPiece:
+        return CallPiece(max(self._sent, default=-1) + number, *call)
 
 
-class _Thinking:
-    """The thinking of one choice. Blocks are held as long as nothing but blanks and further blocks follow them."""
-
-    def __init__(self, markers: _Markers) -> None:
-        self._markers = markers
-        # The field in which the host sends it.
-        self.foreign: ForeignReasoning | None = None
-        # The end that may become a marker; the open block and its text; the closed ones, with what is between them.
-        self._held = ""
-        self._block: Block | None = None
-        self._parts: list[str] = []
-        self._closed: list[tuple[Block, str]] = []
-
-    @property
-    def has_held(self) -> bool:
-        return bool(self._held or self._block or self._closed)
-
-    def ends_before(self, delta: Delta) -> bool:
-        """Whether a delta shows that what is held is no call: blanks may follow one."""
-        text = delta.text or ""
-        return bool(delta.calls or delta.server or (text.strip() if self._block or self._closed else text))
-
-    def feed(self, text: str) -> str:
-        """The thinking to hand on now."""
-        text, self._held, at, shown = self._held + text, "", 0, ""
-        while at < len(text):
-            if self._block is not None:
-                end = self._block.feed(text, at)
-                self._parts.append(text[at:end])
-                at = end
-                if self._block.state is State.CLOSED:
-                    self._closed.append((self._block, "".join(self._parts)))
-                    self._block, self._parts = None, []
-                elif self._block.state is State.BROKEN:
-                    unread = self._block.unread
-                    shown += self.release().removesuffix(unread)
-                    text, at = unread, 0
-                continue
-            opened = self._markers.opening.search(text, at)
-            end = opened.start() if opened is not None else len(text) - self._markers.partial_size(text[at:])
-            between = text[at:end]
-            if between and not (self._closed and between.isspace()):
-                cut = _before_breaks(between)
-                shown += self.release() + between[:cut]
-                between = between[cut:]
-            if opened is None:
-                at, self._held = len(text), between + text[end:]
-            else:
-                at, self._block, self._parts = opened.end(), _open_block(opened[0]), [between + opened[0]]
-        return shown
-
-    def release(self) -> str:
-        """Release all that is held, as thinking."""
-        text = "".join(whole for _, whole in self._closed) + "".join(self._parts) + self._held
-        self._held, self._block, self._parts, self._closed = "", None, [], []
-        return text
-
-    def take_calls(self, read_block: "_ReadBlock") -> Sequence[ToolCall]:
-        """Take the calls of the held blocks. If one of them is no call, returns none and keeps all held."""
-        if not self._closed or self._block is not None or self._held.strip():
-            return ()
-        found = [read_block(block, whole.strip()) for block, whole in self._closed]
-        if None in found:
-            return ()
-        self.release()
-        return [call for calls in found for call in calls or ()]
-
-
-class _Structured:
-    """A structured call of the server, in pieces. The end of empty arguments is held: a block may have others."""
+class _StructuredCall:
+    """A call that the server sent, in pieces. The end of empty arguments is held: the text may have others."""
 
     def __init__(self) -> None:
         self._id = self._name = self.held = ""
-        # What was handed on.
-        self._arguments: list[str] = []
-        self.has_arguments = False
+        self._forwarded: list[str] = []
+        self.is_empty = True
 
     def add(self, piece: CallPiece) -> CallPiece:
-        """The piece as it is handed on."""
-        self._id, self._name = self._id or piece.id, self._name or piece.name
-        if not self.has_arguments:
-            so_far = "".join([*self._arguments, self.held, piece.arguments])
-            if len(so_far) < _MOST_BLANKS and "".join(so_far.split()) == "{}":
+        """The piece as it is forwarded."""
+        if self.is_empty:
+            self._id, self._name = self._id or piece.id, self._name or piece.name
+            so_far = "".join([*self._forwarded, self.held, piece.arguments]).strip()
+            if so_far[:1] == "{" and so_far[-1:] == "}" and not so_far[1:-1].strip():
                 self.held += piece.arguments
                 return replace(piece, arguments="")
-            self.has_arguments = so_far.strip() not in ("", "{")
+            self.is_empty = so_far in ("", "{")
             if self.held:
                 piece, self.held = replace(piece, arguments=self.held + piece.arguments), ""
-        self._arguments.append(piece.arguments)
+        self._forwarded.append(piece.arguments)
         return piece
 
     def take(self, arguments: str | None = None) -> str:
-        """Hand on what is held, or the rest of these arguments in its place."""
+        """Forward what is held, or the rest of these arguments in its place."""
         taken, self.held = self.held, ""
         if arguments is not None:
-            # An object, of which the brace may have been handed on.
-            taken = arguments.removeprefix("".join(self._arguments).strip())
-        self._arguments.append(taken)
-        self.has_arguments = True
+            # An object, of which the brace may have been forwarded.
+            taken = arguments.removeprefix("".join(self._forwarded).strip())
+        self._forwarded.append(taken)
+        self.is_empty = False
         return taken
 
     def whole(self) -> ToolCall:
-        return ToolCall(self._id, self._name, "".join(self._arguments) + self.held)
+        return ToolCall(self._id, self._name, "".join(self._forwarded) + self.held)
 
-    def is_same(self, name: str, arguments: str) -> bool:
+    def is_same(self, call: ToolCall) -> bool:
         """True if this is the same call, or what the server left of it."""
         own = self.whole()
-        return name == own.name and (not self.has_arguments or decode(own.arguments) == decode(arguments))
+        return call.name == own.name and (self.is_empty or decode(own.arguments) == decode(call.arguments))
 
 
-def _merge(items: _Items) -> _Items:
-    """The text in one piece and each call once, for a whole answer."""
-    calls: dict[int, CallPiece] = {}
-    for item in items:
-        if isinstance(item, CallPiece):
-            before = calls.get(item.index)
-            calls[item.index] = item if before is None else replace(before, arguments=before.arguments + item.arguments)
-    text = "".join(item for item in items if isinstance(item, str))
-    return [*([text] if text else []), *calls.values()]
+# Line breaks that wait for what follows; no template writes more.
+_MOST_BREAKS = 64
 
 
-def _deltas(delta: Delta, groups: Sequence[_Items], part: str) -> list[Delta]:
-    """A delta for each group of items in place of one: the first has what came before its text, the last its end."""
-    last = len(groups) - 1
-    found = []
-    for at, items in enumerate(groups):
-        calls = tuple(item for item in items if isinstance(item, CallPiece))
-        text = "".join(item for item in items if isinstance(item, str))
-        # While text is held, send an empty string, not a missing field, so that the client sees activity.
-        new = delta._replace(text=text if text or not calls else None, calls=calls, run=None)
-        if at > 0:
-            new = new._replace(reasoning=None, foreign=None, server=None)
-        if at < last:
-            new = new._replace(finish_reason=None, usage=None)
-        found.append(_with_chunk(new, part, is_first=at == 0))
-    return found
+def _before_breaks(text: str) -> int:
+    """Where the line breaks at the end of a text begin, which belong to a block after them."""
+    start = max(0, len(text) - _MOST_BREAKS)
+    return start + len(text[start:].rstrip("\r\n"))
 
 
-def _with_chunk(delta: Delta, part: str, *, is_first: bool) -> Delta:
-    return delta._replace(chunk=_chunk(delta, part, is_first=is_first))
+class _Channel:
+    """The text or the thinking of a choice. It passes up to the first marker that may count, and is held from there on.
 
+    Line breaks at its end, and what may yet become a marker, wait for the next piece.
+    """
 
-def _thought(delta: Delta, text: str, foreign: ForeignReasoning | None, part: str) -> Delta:
-    """A delta of thinking that goes before this one."""
-    thought = Delta(delta.choice, reasoning=text, chunk=delta.chunk, foreign=foreign)
-    if delta.chunk is not None and delta.chunk.get("choices"):
-        choice = {"index": delta.choice, part: {_REASONING_FIELDS[0]: text}, "finish_reason": None}
-        thought = thought._replace(chunk={**delta.chunk, "choices": [choice]})
-    return thought
+    def __init__(self, markers: Markers, may_count: Callable[[], bool], *, holds: bool = False) -> None:
+        self._markers = markers
+        self._may_count = may_count
+        self.quotes = Quotes()
+        self._tail = ""
+        self.held: list[str] = []
+        self.holds = holds
+        # Whether anything but blanks has passed.
+        self.has_words = False
 
+    @property
+    def has_held(self) -> bool:
+        return bool(self.held or self._tail)
 
-def _with_reasoning(delta: Delta, text: str, part: str) -> Delta:
-    """The delta with another piece of thinking in place of its own."""
-    if text == delta.reasoning:
-        return delta
-    chunk = delta.chunk
-    if chunk is not None and chunk.get("choices"):
-        fields = as_object(chunk["choices"][0].get(part))
-        replaced = {name: text for name in _REASONING_FIELDS if isinstance(fields.get(name), str)}
-        chunk = {**chunk, "choices": [{**chunk["choices"][0], part: {**fields, **replaced}}]}
-    return delta._replace(reasoning=text, chunk=chunk, run=None)
+    @property
+    def is_holding(self) -> bool:
+        """Whether more is held than blanks or a lone <."""
+        return bool(self.held) or len(self._tail.strip()) > 1
 
+    def is_followed_by(self, delta: Delta) -> bool:
+        """Whether a delta shows that held thinking is no call: blanks may follow one."""
+        text = delta.text or ""
+        return bool(delta.calls or (text.strip() if self.holds else text))
 
-def _chunk(delta: Delta, part: str, *, is_first: bool) -> Mapping[str, Any] | None:
-    """The chunk (or completion) of a delta with its text and calls."""
-    chunk = delta.chunk
-    if chunk is None or not chunk.get("choices"):
-        return chunk
-    choice = chunk["choices"][0]
-    if not is_first:
-        # The first chunk carries the log probabilities.
-        choice = {name: value for name, value in choice.items() if name not in (part, "logprobs")}
-    fields = {name: value for name, value in as_object(choice.get(part)).items() if name != "tool_calls"}
-    if delta.calls:
-        # Beside calls an answer without text has null, in a completion as in a stream.
-        fields["tool_calls"] = [_call_json(each, part) for each in delta.calls]
-    if delta.text or not delta.calls or "content" in fields or part == "message":
-        fields["content"] = delta.text or (None if delta.calls else delta.text)
-    body = {**chunk, "choices": [{**choice, part: fields, "finish_reason": delta.finish_reason}]}
-    if delta.usage is None:
-        body.pop("usage", None)
-    return body
+    def read_plain(self, text: str) -> bool:
+        """True if a text passes as it is; it then counts as read."""
+        if self.holds or self._tail or "<" in text or text[-1] in "\r\n":
+            return False
+        self._pass(text)
+        self.quotes.add(text)
+        return True
 
+    def feed(self, text: str) -> str:
+        """The text to forward now."""
+        if self.holds:
+            self.held.append(text)
+            return ""
+        text, self._tail, at = self._tail + text, "", 0
+        while (opened := self._markers.opening.search(text, at)) is not None:
+            self.quotes.add(text[at : opened.start()])
+            at = opened.start()
+            if not self.quotes.is_open():
+                if self._may_count():
+                    cut = _before_breaks(text[:at])
+                    self.holds, self.held = True, [text[cut:]]
+                    return self._pass(text[:cut])
+                self._markers = NO_MARKERS
+            self.quotes.add(opened[0])
+            at = opened.end()
+        cut = _before_breaks(text[: len(text) - self._markers.partial_size(text)])
+        self.quotes.add(text[at:cut])
+        self._tail = text[cut:]
+        return self._pass(text[:cut])
 
-def _call_json(piece: CallPiece, part: str) -> dict[str, Any]:
-    named = {"id": piece.id, "type": "function"} if piece.id else {}
-    function = {"name": piece.name, "arguments": piece.arguments} if piece.name else {"arguments": piece.arguments}
-    return {**({"index": piece.index} if part == "delta" else {}), **named, "function": function}
+    def take(self) -> str:
+        """All that is held, for reading it."""
+        text, self._tail, self.held = "".join(self.held) + self._tail, "", []
+        return text
+
+    def release(self) -> str:
+        """All that is held, as text."""
+        text = self.take()
+        self.quotes.add(text)
+        return self._pass(text)
+
+    def _pass(self, text: str) -> str:
+        self.has_words = self.has_words or not (text.isspace() or not text)
+        return text

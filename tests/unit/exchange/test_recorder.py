@@ -26,7 +26,7 @@ def call(arguments: str, index: int = 0) -> Delta:
 class TestTurnRecorder(unittest.TestCase):
     def setUp(self) -> None:
         self.store, self.reply = mock.Mock(), Reply()
-        self.recorder = TurnRecorder(self.reply, self.store, "call_x")
+        self.recorder = TurnRecorder(self.reply, self.store)
 
     def assert_stored(self, *reasonings: list[str]) -> None:
         calls = [call.args for call in self.store.record.call_args_list]

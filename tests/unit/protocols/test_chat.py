@@ -129,8 +129,8 @@ class TestCustomCalls(unittest.TestCase):
 
     def test_function_calls_in_a_chat_stream_stay_unchanged(self) -> None:
         for call in (
-            {"index": 1, "id": "b", "function": {"name": "Read", "arguments": '{"input":"x"}'}},
-            {"index": None, "id": "b", "function": {"name": "Read", "arguments": None}},
+            {"index": 1, "id": "b", "type": "function", "function": {"name": "Read", "arguments": '{"input":"x"}'}},
+            {"index": 0, "id": "b", "type": "function", "function": {"name": "Read", "arguments": None}},
             {"index": 0, "function": None},
         ):
             (found,) = self.streamed(call_chunk(**call))

@@ -93,14 +93,13 @@ class TestRead(unittest.TestCase):
 
 
 class TestTemplates(unittest.TestCase):
-    def test_a_chunk_with_more_than_one_text_or_a_repaired_one_makes_no_template(self) -> None:
+    def test_a_chunk_with_more_than_one_text_makes_no_template(self) -> None:
         call = {"index": 0, "function": {"arguments": "x"}}
         for value in (
             chunk({"content": "x"}, finish_reason="stop"),
             chunk({"content": "x", "reasoning_content": "y"}),
             chunk({"content": "", "reasoning_content": ""}),
             chunk({"role": "assistant"}),
-            chunk({"content": "x"}, index="zero"),
             chunk({"content": "x", "tool_calls": [call]}),
             {**chunk({"content": "x"}), "usage": {"total_tokens": 1}},
         ):

@@ -4,6 +4,7 @@ import unittest
 
 from deepseek_cursor_proxy.conversation import Delta, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ThinkSplitter, begins_with_block
+from tests.support.chunks import written_chunk
 
 # By content: the reasoning and the text in it.
 CONTENTS = {
@@ -28,9 +29,8 @@ def read(*pieces: str) -> tuple[str | None, object]:
     for at, piece in enumerate(pieces):
         finish = "stop" if at == len(pieces) - 1 else None
         chunk = {"choices": [{"delta": {"content": piece}, "finish_reason": finish}]}
-        delta = splitter.split(Delta(text=piece, finish_reason=finish, chunk=chunk), "delta")
-        assert delta.chunk is not None
-        fields = delta.chunk["choices"][0]["delta"]
+        delta = splitter.split(Delta(text=piece, finish_reason=finish, chunk=chunk))
+        fields = written_chunk(delta)["choices"][0]["delta"]
         assert (fields.get("reasoning_content"), fields["content"]) == (delta.reasoning, delta.text), fields
         reply.add(delta)
     message = reply.message()
@@ -48,12 +48,12 @@ class TestThinkSplitter(unittest.TestCase):
 
     def test_a_whole_message_needs_no_finish_reason(self) -> None:
         chunk = {"choices": [{"message": {"content": "<think>r</think>a"}}]}
-        delta = ThinkSplitter().split(Delta(text="<think>r</think>a", chunk=chunk), "message")
+        delta = ThinkSplitter().split(Delta(text="<think>r</think>a", chunk=chunk), is_whole=True)
         self.assertEqual(("r", "a"), (delta.reasoning, delta.text))
 
     def test_choices_are_split_apart(self) -> None:
         splitter = ThinkSplitter()
-        deltas = [splitter.split(Delta(choice, text=text), "delta") for choice, text in ((0, "<think>r"), (1, "a"))]
+        deltas = [splitter.split(Delta(choice, text=text)) for choice, text in ((0, "<think>r"), (1, "a"))]
         self.assertEqual([("r", ""), (None, "a")], [(delta.reasoning, delta.text) for delta in deltas])
 
     def test_only_a_closed_block_is_one(self) -> None:

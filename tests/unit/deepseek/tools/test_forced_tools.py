@@ -4,20 +4,12 @@ import json
 import random
 import time
 import unittest
+from collections.abc import Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import (
-    Batch,
-    CallPiece,
-    ChatRequest,
-    Delta,
-    Heartbeat,
-    Message,
-    ServerDelta,
-    ServerPiece,
-    ToolCall,
-)
-from deepseek_cursor_proxy.deepseek.tools import answer_calls
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Reply, ServerDelta, ServerPiece, ToolCall
+from deepseek_cursor_proxy.deepseek.tools.call_markup import find_call
+from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
 from tests.support.generated_answers import parts
 from tests.support.width import width
 
@@ -45,7 +37,7 @@ PATH = forced({"type": "object", "properties": {"path": {"type": "string"}}})
 
 
 def find(text: str, chat: ChatRequest | None = None) -> tuple[str, Any] | None:
-    call = answer_calls.find_call(text, chat or request())
+    call = find_call(text, chat or request())
     return None if call is None else (call[0], json.loads(call[1]))
 
 
@@ -91,7 +83,7 @@ class TestFindCall(unittest.TestCase):
     def test_text_that_is_no_call_gives_none(self) -> None:
         for text in NO_CALLS:
             with self.subTest(text[:60]):
-                self.assertIsNone(answer_calls.find_call(text, request()))
+                self.assertIsNone(find_call(text, request()))
 
     def test_with_several_tools_a_call_as_text_must_name_its_tool(self) -> None:
         self.assertIsNone(find(CALL_TEXT, request("required")))
@@ -176,65 +168,64 @@ class TestFindCall(unittest.TestCase):
     def test_text_full_of_fences_is_searched_in_linear_time(self) -> None:
         began = time.process_time()
         for text in ("```" + "\n" * 200_000, "```\n" + "``` " * 50_000, " " * 200_000, "```\n" + "{" * 200_000):
-            self.assertIsNone(answer_calls.find_call(text, request()))
+            self.assertIsNone(find_call(text, request()))
         self.assertLess(time.process_time() - began, 5)
 
 
-class TestConvertStream(unittest.TestCase):
-    def convert(self, *deltas: Delta | Heartbeat) -> list[Batch]:
-        return list(answer_calls.convert_stream(([each] for each in deltas), request(), "call_x"))
+class TestConversion(unittest.TestCase):
+    def convert(self, *deltas: Delta, chat: ChatRequest | None = None) -> list[Delta]:
+        calls = WrittenCalls(chat or request(), lambda: "call_x", with_markup=False)
+        return [each for delta in deltas for each in ([delta] if calls.read_plain(delta) else calls.convert(delta))]
+
+    def text(self, deltas: Sequence[Delta]) -> str:
+        return "".join(delta.text or "" for delta in deltas)
 
     def test_streamed_text_of_a_call_becomes_one_call_however_it_is_cut(self) -> None:
         for seed in range(width(10, 50)):
             rng = random.Random(seed)
             text = rng.choice(list(CALLS.values()))
             deltas = [Delta(text=part) for part in parts(rng, text)]
-            batches = self.convert(Delta(reasoning=""), *deltas, Delta(finish_reason="stop", usage={"total_tokens": 1}))
-            items = [item for batch in batches for item in batch if isinstance(item, Delta)]
-            self.assertFalse([item for item in items if item.text])
-            [piece] = items[-1].calls
+            found = self.convert(Delta(reasoning=""), *deltas, Delta(finish_reason="stop", usage={"total_tokens": 1}))
+            self.assertEqual("", self.text(found))
+            [piece] = found[-1].calls
             self.assertEqual(("call_x", "look_up", ARGUMENTS), (piece.id, piece.name, json.loads(piece.arguments)))
-            self.assertEqual(("tool_calls", {"total_tokens": 1}), (items[-1].finish_reason, items[-1].usage))
+            self.assertEqual(("tool_calls", {"total_tokens": 1}), (found[-1].finish_reason, found[-1].usage))
 
     def test_streamed_text_that_is_no_call_comes_unchanged(self) -> None:
         for seed, text in enumerate(NO_CALLS[1:-2]):
             deltas = [Delta(text=part) for part in parts(random.Random(seed), text)]
-            deltas.append(Delta(finish_reason="stop"))
-            self.assertEqual(deltas, [item for batch in self.convert(*deltas) for item in batch])
+            found = self.convert(*deltas, Delta(finish_reason="stop"))
+            self.assertEqual((text, "stop"), (self.text(found), found[-1].finish_reason))
+            self.assertFalse([delta for delta in found if delta.calls])
 
     def test_only_a_finished_text_becomes_a_forced_call(self) -> None:
-        for reason in ("length", "content_filter", None):
-            deltas = [Delta(text=CALL_TEXT), Delta(finish_reason=reason)]
-            items = [item for batch in self.convert(*deltas) for item in batch]
-            self.assertCountEqual(deltas, items)
+        for reason in ("length", "content_filter"):
+            found = self.convert(Delta(text=CALL_TEXT), Delta(finish_reason=reason))
+            self.assertEqual((CALL_TEXT, reason, ()), (self.text(found), found[-1].finish_reason, found[-1].calls))
 
     def test_an_answer_with_a_real_call_is_not_converted(self) -> None:
-        call = Delta(calls=(CallPiece(0, "a", "look_up", "{}"),))
-        deltas = [Delta(text=CALL_TEXT), call, Delta(text="more"), Delta(finish_reason="tool_calls")]
-        self.assertEqual(deltas, [item for batch in self.convert(*deltas) for item in batch])
+        piece = CallPiece(0, "a", "look_up", "{}")
+        for deltas in (
+            [Delta(text=CALL_TEXT), Delta(calls=(piece,))],
+            [Delta(calls=(piece,)), Delta(text=CALL_TEXT)],
+        ):
+            found = self.convert(*deltas, Delta(finish_reason="stop"))
+            reply = Reply()
+            for delta in found:
+                reply.add(delta)
+            self.assertEqual(CALL_TEXT, reply.message().content)
+            self.assertEqual((ToolCall("a", "look_up", "{}"),), reply.message().tool_calls)
 
     def test_after_a_search_that_deepseek_ran_no_text_is_a_call(self) -> None:
         search = Delta(server=ServerDelta((ServerPiece(0, {"type": "web_search_call"}),)))
-        deltas = [Delta(text="I look."), search, Delta(text=CALL_TEXT), Delta(finish_reason="stop")]
-        self.assertEqual([deltas[:2], deltas[2:3], deltas[3:]], self.convert(*deltas))
+        found = self.convert(Delta(text="I look."), search, Delta(text=CALL_TEXT), Delta(finish_reason="stop"))
+        self.assertEqual([Delta(text=""), Delta(text="I look."), search, Delta(text=CALL_TEXT)], found[:-1])
 
     def test_reasoning_is_not_held_back_for_a_forced_tool(self) -> None:
-        batches = self.convert(Delta(chunk={"role": "x"}), Delta(text="x"), Heartbeat(), Delta(reasoning="hm"))
-        items = [[Delta(chunk={"role": "x"})], [Heartbeat()], [Delta(reasoning="hm")], [Delta(text="x")]]
-        self.assertEqual(items, batches)
+        found = self.convert(Delta(text="x"), Delta(reasoning="hm"))
+        self.assertEqual([Delta(text=""), Delta(text="x"), Delta(reasoning="hm")], found)
 
     def test_without_a_forced_tool_the_stream_is_not_touched(self) -> None:
         for choice in (None, "auto", "none"):
-            batches = ([each] for each in [Delta(text=CALL_TEXT)])
-            self.assertIs(batches, answer_calls.convert_stream(batches, request(choice), "call_x"))
-            self.assertIsNone(answer_calls.convert_message(Message("assistant", CALL_TEXT), request(choice), "call_x"))
-
-    def test_a_converted_answer_is_stored_as_the_call(self) -> None:
-        message = answer_calls.convert_message(Message("assistant", CALL_TEXT, "hm"), request(), "call_x")
-        assert message is not None
-        self.assertEqual(("", "hm"), (message.content, message.reasoning))
-        self.assertEqual(ARGUMENTS, json.loads(message.tool_calls[0].arguments))
-        with_a_call = Message("assistant", CALL_TEXT, None, (ToolCall("", "", ""),))
-        searched = Message("assistant", CALL_TEXT, server_items='{"answer":[{"type":"web_search_call"}]}')
-        for other in (Message("assistant", "words"), message, with_a_call, searched):
-            self.assertIsNone(answer_calls.convert_message(other, request(), "call_x"))
+            deltas = [Delta(text=CALL_TEXT), Delta(finish_reason="stop")]
+            self.assertEqual(deltas, self.convert(*deltas, chat=request(choice)))

@@ -6,6 +6,7 @@ from deepseek_cursor_proxy.deepseek.apis import chat_api, responses_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import OwnNameReader, StreamReader, restore_names
 from deepseek_cursor_proxy.deepseek.tools.tool_definitions import is_accepted, sent_name, sent_names
 from deepseek_cursor_proxy.json_codec import encode_json
+from tests.support.chunks import written_chunk
 from tests.unit.protocols.request.test_tool_namespaces import LEGAL, PIECES
 
 READ, SENT = "fs.read", "fs_read_6aacb1df95"
@@ -83,9 +84,9 @@ class TestAnswers(unittest.TestCase):
         deltas = chat_api.chunk_deltas(chunk)
         [delta] = restore_names(deltas, {READ: SENT})
         self.assertEqual((CallPiece(0, "c", READ), CallPiece(1)), delta.calls)
-        renamed = {**call, "function": {"name": READ, "arguments": ""}}
-        expected = {"id": "1", "choices": [{"index": 0, "delta": {"tool_calls": [renamed, {"index": 1}], "y": 2}}]}
-        self.assertEqual(expected, delta.chunk)
+        renamed = {**call, "type": "function", "function": {"name": READ, "arguments": ""}}
+        expected = {"index": 0, "delta": {"tool_calls": [renamed, {"index": 1}], "y": 2}}
+        self.assertEqual([expected], written_chunk(delta)["choices"])
         # The chunk that came is not changed.
         self.assertEqual(SENT, call["function"]["name"])
 
@@ -110,4 +111,4 @@ class TestAnswers(unittest.TestCase):
             self.assertEqual(
                 [READ, READ], [call.name for each in found if isinstance(each, Delta) for call in each.calls]
             )
-            self.assertNotIn(SENT, str(found))
+            self.assertNotIn(SENT, str([written_chunk(each) for each in found if isinstance(each, Delta)]))

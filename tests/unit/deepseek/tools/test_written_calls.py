@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Reply, ToolCall
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Reply, ToolCall
 from deepseek_cursor_proxy.deepseek.apis.chat_api import chunk_deltas, completion_deltas
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
+from tests.support.chunks import written_chunk, written_completion
 from tests.support.width import width
 
 SCHEMA = {
@@ -52,8 +53,11 @@ class Answer:
             self._count,
             with_hermes=with_hermes,
         )
-        read = completion_deltas if part == "message" else chunk_deltas
-        self.deltas = [each for body in chunks for delta in read(body) for each in calls.convert(delta, part)]
+        self.deltas: list[Delta] = []
+        for body in chunks:
+            for delta in completion_deltas(body) if part == "message" else chunk_deltas(body):
+                is_plain = part == "delta" and calls.read_plain(delta)
+                self.deltas += [delta] if is_plain else calls.convert(delta, is_whole=part == "message")
         self.reply = Reply()
         for delta in self.deltas:
             self.reply.add(delta)
@@ -113,7 +117,7 @@ class TestCalls(unittest.TestCase):
         ):
             with self.subTest(text):
                 self.check(text, expected, calls)
-        order = streamed(f"a{BLOCK}b{block('now', {})}c").order
+        order = streamed(f"a{BLOCK}b{block('now', {})}c", client_api="responses").order
         self.assertEqual(["a", "[search]", "b", "[now]", "c"], order)
 
     def test_what_is_no_call_of_a_declared_tool_stays_text_to_the_byte(self) -> None:
@@ -156,16 +160,6 @@ class TestCalls(unittest.TestCase):
                 self.check(text, text, [])
                 self.check(f"{text}\n\n-->\n```\n~~~\n````\n", f"{text}\n\n-->\n```\n~~~\n````\n", [])
 
-    def test_a_block_that_the_client_sent_since_the_last_answer_is_a_quotation(self) -> None:
-        question = Message("user", f"Repeat this: {block(blanks=' ')}")
-        result = Message("tool", ({"type": "text", "text": BLOCK},), tool_call_id="c")
-        old = (question, Message("assistant", "no"), Message("user", "Do it."))
-        for messages, is_call in (((question,), False), ((*old, result), False), (old, True), ((), True)):
-            with self.subTest(messages):
-                self.check(
-                    BLOCK, "" if is_call else BLOCK, [("search", ARGUMENTS)] if is_call else [], messages=messages
-                )
-
     def test_a_text_that_is_cut_keeps_its_whole_calls_and_its_finish_reason(self) -> None:
         for answer in (streamed(BLOCK + BLOCK[:20], 3, "length"), plain(BLOCK + BLOCK[:20], "length")):
             self.assertEqual([("search", ARGUMENTS)], answer.calls)
@@ -176,7 +170,7 @@ class TestCalls(unittest.TestCase):
         answer = Answer(*chunks)
         order = [each.text or each.reasoning for each in answer.deltas if each.text or each.reasoning]
         self.assertEqual(["a", "\n<", "Hm.", "b", "\n"], order)
-        bodies = [each.chunk["choices"][0]["delta"] for each in answer.deltas if each.chunk is not None]
+        bodies = [written_chunk(each)["choices"][0]["delta"] for each in answer.deltas]
         self.assertEqual([{"content": "\n<"}, {"reasoning_content": "Hm."}], bodies[1:3])
 
     def test_the_model_knows_a_tool_by_the_name_that_it_got(self) -> None:
@@ -203,22 +197,17 @@ class TestCalls(unittest.TestCase):
             self.assertIs(delta, calls.convert(delta)[0] if delta.text else delta)
 
     def test_chunks_have_the_calls_as_a_server_sends_them(self) -> None:
-        chunks = [
-            chunk(role="assistant", content="Hi"),
-            chunk(content=BLOCK),
-            {**chunk("stop", content=""), "usage": {}},
-        ]
-        bodies = [delta.chunk for delta in Answer(*chunks).deltas if delta.chunk is not None]
+        chunks = [chunk(role="assistant", content="Hi"), chunk(content=BLOCK), chunk("stop", content="")]
+        bodies = [written_chunk(delta)["choices"][0] for delta in Answer(*chunks).deltas]
         function = {"name": "search", "arguments": '{"q": "cats"}'}
-        call = {"index": 0, "id": "call_0", "type": "function", "function": function}
-        self.assertEqual({"role": "assistant", "content": "Hi"}, bodies[0]["choices"][0]["delta"])
-        self.assertEqual({"content": None, "tool_calls": [call]}, bodies[1]["choices"][0]["delta"])
-        self.assertEqual(["tool_calls", {}], [bodies[-1]["choices"][0]["finish_reason"], bodies[-1]["usage"]])
+        call = {"id": "call_0", "type": "function", "function": function}
+        self.assertEqual({"role": "assistant", "content": "Hi"}, bodies[0]["delta"])
+        self.assertEqual({"content": ""}, bodies[1]["delta"])
+        self.assertEqual({"content": "", "tool_calls": [{"index": 0, **call}]}, bodies[2]["delta"])
+        self.assertEqual("tool_calls", bodies[2]["finish_reason"])
         (whole,) = plain(f"Hi{BLOCK}").deltas
-        assert whole.chunk is not None
-        expected = {"role": "assistant", "content": "Hi", "tool_calls": [{**call}]}
-        del expected["tool_calls"][0]["index"]  # type: ignore[attr-defined]
-        self.assertEqual(expected, whole.chunk["choices"][0]["message"])
+        expected = {"role": "assistant", "content": "Hi", "tool_calls": [call]}
+        self.assertEqual(expected, written_completion(whole)["choices"][0]["message"])
 
 
 class TestStructuredCalls(unittest.TestCase):
@@ -291,7 +280,7 @@ class TestStructuredCalls(unittest.TestCase):
                     message = {**self.sent(arguments, "now")["choices"][0]["delta"], "content": text}
                     body = chunk("tool_calls", "message", **message)
                     (whole,) = Answer(body, part="message").deltas
-                    self.assertEqual(body, whole.chunk)
+                    self.assertEqual(body, written_completion(whole))
 
     def test_a_server_that_sends_calls_is_reported(self) -> None:
         self.assertEqual(0, streamed(BLOCK).structured)
@@ -307,9 +296,8 @@ class TestStream(unittest.TestCase):
         begin, end, finish = self.read(
             chunk(content="a\n" + BLOCK[:30]), chunk(content=BLOCK[30:] + "b"), chunk("stop")
         )
-        self.assertFalse(begin.is_durable)
-        self.assertEqual((True, 0), (end.is_durable, end.early_count))
-        self.assertTrue(finish.is_durable)
+        self.assertEqual((False, False), (begin.is_durable, end.is_durable))
+        self.assertEqual((True, 0), (finish.is_durable, finish.early_count))
 
     def test_what_is_held_is_not_lost_when_the_answer_breaks_off(self) -> None:
         for broken in ({"error": {"message": "x"}}, {"choices": 7, "error": "y"}):

@@ -5,8 +5,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.tools.answer_calls import AnswerCalls
+from deepseek_cursor_proxy.deepseek.apis.chat_api import AnswerCalls
 from deepseek_cursor_proxy.reasoning.identity import is_unique_id
+from tests.support.chunks import written_chunk, written_completion
 
 
 def indexes(*pieces: CallPiece, choice: int = 0, calls: AnswerCalls | None = None) -> list[int]:
@@ -31,8 +32,7 @@ def repaired(*chunks: dict[str, Any]) -> tuple[list[dict[str, Any]], Message]:
         for delta in chat_api.chunk_deltas(each):
             delta = calls.repair(delta, "delta")
             reply.add(delta)
-            assert delta.chunk is not None
-            entries += delta.chunk["choices"][0]["delta"].get("tool_calls", [])
+            entries += written_chunk(delta)["choices"][0]["delta"].get("tool_calls", [])
     return entries, reply.message()
 
 
@@ -103,8 +103,7 @@ class TestIds(unittest.TestCase):
         calls = [entry("f", "{}"), entry("f", "{}", id=""), entry("g", "{}", id="a", type="function")]
         body = {"choices": [{"index": 0, "message": {"tool_calls": calls}, "finish_reason": "stop"}]}
         (delta,) = chat_api.completion_deltas(body)
-        assert delta.chunk is not None
-        choice = delta.chunk["choices"][0]
+        choice = written_completion(delta)["choices"][0]
         found = choice["message"]["tool_calls"]
         self.assertEqual(("tool_calls", "tool_calls"), (delta.finish_reason, choice["finish_reason"]))
         self.assertEqual(["function"] * 3, [each["type"] for each in found])
@@ -117,8 +116,7 @@ class TestFinishReason(unittest.TestCase):
     def finish(self, *chunks: dict[str, Any]) -> str:
         calls = AnswerCalls()
         deltas = [calls.repair(delta, "delta") for each in chunks for delta in chat_api.chunk_deltas(each)]
-        assert deltas[-1].chunk is not None
-        self.assertEqual(deltas[-1].finish_reason, deltas[-1].chunk["choices"][0]["finish_reason"])
+        self.assertEqual(deltas[-1].finish_reason, written_chunk(deltas[-1])["choices"][0]["finish_reason"])
         return str(deltas[-1].finish_reason)
 
     def test_stop_beside_calls_is_tool_calls_and_other_ends_stay(self) -> None:
