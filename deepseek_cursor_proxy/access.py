@@ -77,7 +77,7 @@ class Caller(NamedTuple):
 
 
 class Access:
-    """Called by workers. All mutable state is in `_state`, which an Access with new settings takes over."""
+    """Called by any thread. All mutable state is in `_state`, which an Access with new settings takes over."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class Access:
 
 
 class _State:
-    """Accepted keys and failures since the start. Called by workers."""
+    """Accepted keys and failures since the start. Called by any thread."""
 
     def __init__(self, now: Callable[[], float], was_accepted_before: Callable[[str], bool]) -> None:
         self._now = now

@@ -56,7 +56,7 @@ _OWN_FIELDS = ("cache", "nomyo")
 class Endpoint:
     """Serves one request with the services; immutable.
 
-    Called by a worker and, for a background response, by the job's thread.
+    Called by the thread of a connection and, for a background response, by the job's thread.
     """
 
     def __init__(self, services: Services, report: RequestReport) -> None:

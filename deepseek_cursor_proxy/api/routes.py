@@ -145,7 +145,7 @@ ROUTES = tuple(_route(*row) for row in _TABLE)
 
 
 class App:
-    """Called by workers; immutable. The first call of `services` builds them."""
+    """Called by any thread; immutable. The first call of `services` builds them."""
 
     def __init__(
         self, config: ProxyConfig, services: "Callable[[], Services]", dashboard_url: str | None = None

@@ -35,7 +35,7 @@ _LEAST_SHARE = 0.2
 
 
 class Console:
-    """Called by workers. Operations of its set and its dict are atomic; a name added twice does no harm."""
+    """Called by any thread. Operations of its set and its dict are atomic; a name added twice does no harm."""
 
     def __init__(self, *, verbose: bool = False, colour: bool = False) -> None:
         self._verbose = verbose

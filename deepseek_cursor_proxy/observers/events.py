@@ -296,7 +296,7 @@ Event = Received | Restored | Sent | Finished | Refused | PassedThrough | Rerout
 
 
 class Observer(Protocol):
-    """Called by workers, several at a time; events of one exchange come in order."""
+    """Called by any thread, several at a time; events of one exchange come in order."""
 
     def emit(self, event: Event) -> None: ...
 

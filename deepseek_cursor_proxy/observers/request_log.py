@@ -110,7 +110,7 @@ EndListener = Callable[[RequestRecord], None]
 
 
 class RequestLog:
-    """An observer, called by workers and read by any. The lock protects all fields."""
+    """An observer, called by any thread and read by any. The lock protects all fields."""
 
     def __init__(self, most_records: int = _MOST_RECORDS) -> None:
         # Numbers of requests begin anew with every start; this tells one run from all others.

@@ -33,7 +33,7 @@ _FIRST_WORDS = 120
 
 
 class Trace:
-    """Called by workers. Operations of its dict are atomic; events of one request come in order."""
+    """Called by any thread. Operations of its dict are atomic; events of one request come in order."""
 
     def __init__(self, directory: Path, run: str, now: Callable[[], float] = time.time) -> None:
         """`run` is that of the request log."""

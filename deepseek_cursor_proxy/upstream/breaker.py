@@ -19,7 +19,7 @@ _LONGEST_SECONDS = 300.0
 
 
 class Breaker:
-    """The breaker of one upstream. Called by workers; the lock protects all fields."""
+    """The breaker of one upstream. Called by any thread; the lock protects all fields."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now

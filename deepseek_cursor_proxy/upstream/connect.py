@@ -11,7 +11,6 @@ import os
 import socket
 import ssl
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 
@@ -26,6 +25,7 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wait import wait_readable, wait_writable
 from deepseek_cursor_proxy.net.wakeup import Wakeup
 from deepseek_cursor_proxy.upstream.connections import Connection, Origin
@@ -43,29 +43,28 @@ class ConnectTimeout(TimeoutError):
 
 
 class Connector:
-    """Opens connections. Called by any thread; all share the resolver only."""
+    """Opens connections. Called by any thread."""
 
     def __init__(self, config: ProxyConfig, environment: Mapping[str, str] = os.environ) -> None:
         self._timeout = config.connect_timeout
         self._environment = environment
         # Cached and made on demand: loading the system's certificates takes a while.
         self._tls_context = functools.cache(_tls_context)
-        self._resolver = Resolver()
 
     def open(self, origin: Origin, peer: Peer | None = None) -> Connection:
         """A connection that a request can be sent on; OSError or a ProxyError otherwise. Raises as `net.wait.pause`."""
         deadline = Deadline.after(self._timeout)
         if origin.scheme != "https":
-            return Connection(origin, self._connect(origin.host, origin.port, deadline, peer))
+            return Connection(origin, _connect(origin.host, origin.port, deadline, peer))
         try:
             proxy = https_proxy.for_host(origin.host, origin.port, self._environment)
         except StartupError as error:
             raise UpstreamFailed(f"{error}.") from None
         if proxy is None:
-            sock = self._connect(origin.host, origin.port, deadline, peer)
+            sock = _connect(origin.host, origin.port, deadline, peer)
         else:
             with _errors_of(proxy, origin):
-                sock = self._connect(proxy.host, proxy.port, deadline, peer)
+                sock = _connect(proxy.host, proxy.port, deadline, peer)
                 _open_tunnel(Connection(origin, sock), proxy, deadline, peer)
         context = self._tls_context()
         try:
@@ -76,16 +75,17 @@ class Connector:
                 raise UpstreamFailed(_no_authorities(origin.host)) from None
             raise
 
-    def _connect(self, host: str, port: int, deadline: Deadline, peer: Peer | None) -> socket.socket:
-        addresses = self._resolver.resolve(host, port, deadline, peer)
-        for left in range(len(addresses), 1, -1):
-            # This address leaves time for the others.
-            share = Deadline.after(min(_ADDRESS_SECONDS, deadline.left / left))
-            try:
-                return _connect(addresses[-left], share, peer)
-            except OSError:
-                continue
-        return _connect(addresses[-1], deadline, peer)
+
+def _connect(host: str, port: int, deadline: Deadline, peer: Peer | None) -> socket.socket:
+    addresses = resolve(host, port, deadline, peer)
+    for left in range(len(addresses), 1, -1):
+        # This address leaves time for the others.
+        share = Deadline.after(min(_ADDRESS_SECONDS, deadline.left / left))
+        try:
+            return _connect_to(addresses[-left], share, peer)
+        except OSError:
+            continue
+    return _connect_to(addresses[-1], deadline, peer)
 
 
 def is_permanent(error: OSError) -> bool:
@@ -115,7 +115,7 @@ def _no_authorities(host: str) -> str:
     return f"Python has no certificate authority to check {host} with, so nothing was sent to it. {remedy}"
 
 
-def _connect(address: Address, deadline: Deadline, peer: Peer | None) -> socket.socket:
+def _connect_to(address: Address, deadline: Deadline, peer: Peer | None) -> socket.socket:
     family, kind, protocol, _, where = address
     sock = socket.socket(family, kind, protocol)
     try:
@@ -215,76 +215,34 @@ def _errors_of(proxy: OutboundProxy, origin: Origin) -> Iterator[None]:
         ) from None
 
 
-class _Lookup:
-    """One call of the system's resolver, and the threads that wait for it."""
+def resolve(host: str, port: int, deadline: Deadline, peer: Peer | None) -> list[Address]:
+    """The addresses of a host, in the order to try them.
 
-    def __init__(self) -> None:
-        self.waiters: list[Wakeup] = []
-        self.addresses: list[Address] = []
-        self.error: tuple[int, str] | None = None
-
-
-class Resolver:
-    """Called by any thread; the lock protects `_running` and the waiters of its lookups.
-
-    The system's resolver cannot be interrupted and may take minutes, so each name has one thread that calls it, however
-    many calls need the name. These wait for a Wakeup.
+    The system's resolver cannot be interrupted and may take minutes, so a thread calls it, and this one waits.
     """
+    try:
+        return _resolve(host, port, socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        pass  # it is a name, not an address
+    found: list[list[Address] | socket.gaierror] = []
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: dict[tuple[str, int], _Lookup] = {}
-
-    def resolve(self, host: str, port: int, deadline: Deadline, peer: Peer | None) -> list[Address]:
-        """The addresses of a host, in the order to try them."""
+    def look_up() -> None:
         try:
-            return _resolve(host, port, socket.AI_NUMERICHOST)
-        except (OSError, UnicodeError):
-            pass  # it is a name, not an address
-        with closing(Wakeup()) as wakeup:
-            lookup = self._join(host, port, wakeup)
-            try:
-                wait_readable(wakeup, deadline.left, peer)
-            finally:
-                self._leave(lookup, wakeup)
-        if lookup.error is not None:
-            raise socket.gaierror(*lookup.error)
-        if not lookup.addresses:
-            raise ConnectTimeout
-        return lookup.addresses
+            found.append(_resolve(host, port, 0))
+        except (OSError, UnicodeError) as error:
+            known = error if isinstance(error, socket.gaierror) else None
+            found.append(known or socket.gaierror(socket.EAI_NONAME, "not a name that could exist"))
+        wakeup.set()
 
-    def _join(self, host: str, port: int, wakeup: Wakeup) -> _Lookup:
-        with self._lock:
-            lookup = self._running.get((host, port))
-            if lookup is None:
-                lookup = _Lookup()
-                thread = threading.Thread(target=self._run, args=(host, port, lookup), name="lookup", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:
-                    raise OSError(errno.EAGAIN, "no thread is left to look the name up") from None
-                self._running[host, port] = lookup
-            lookup.waiters.append(wakeup)
-        return lookup
-
-    def _leave(self, lookup: _Lookup, wakeup: Wakeup) -> None:
-        with self._lock:
-            if wakeup in lookup.waiters:
-                lookup.waiters.remove(wakeup)
-
-    def _run(self, host: str, port: int, lookup: _Lookup) -> None:
-        try:
-            lookup.addresses = _resolve(host, port, 0)
-        except socket.gaierror as error:
-            lookup.error = error.errno or socket.EAI_FAIL, error.strerror or "no such name"
-        except (OSError, UnicodeError):
-            lookup.error = socket.EAI_NONAME, "not a name that could exist"
-        # `_join` put the lookup into `_running` before it released the lock.
-        with self._lock:
-            del self._running[host, port]
-            for wakeup in lookup.waiters:
-                wakeup.set()
-            lookup.waiters.clear()
+    with closing(Wakeup()) as wakeup:
+        if start_thread(look_up, "lookup") is None:
+            raise OSError(errno.EAGAIN, "no thread is left to look the name up")
+        wait_readable(wakeup, deadline.left, peer)
+    if not found:
+        raise ConnectTimeout
+    if isinstance(found[0], socket.gaierror):
+        raise found[0]
+    return found[0]
 
 
 def _resolve(host: str, port: int, flags: int) -> list[Address]:

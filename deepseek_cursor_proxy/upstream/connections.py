@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -60,9 +60,9 @@ class Connection:
         # The rest of a request that was not sent in full: this connection can carry no other.
         self.has_unsent_bytes = False
         self.idle_since = self.idle_since_wall = 0.0
-        # TLS has something to write before it can read on (a key update, a renegotiation).
-        self._tls_wants_write = False
         self._sock = sock
+        # TLS may have input that no wait sees, because it has left the system's buffers already.
+        self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._sock.setblocking(False)
         # What arrived while the request was still being sent; b"" when the server closed.
         self._early: bytes | None = None
@@ -103,35 +103,26 @@ class Connection:
 
     def receive(self, until: float, peer: Peer | None) -> bytes | None:
         """What arrives, b"" when the server closed, None when `until` came first. Raises as `net.wait.pause`."""
-        while self._wait(until, peer):
-            # None: a TLS record that is not complete yet, or a spurious event.
-            if (data := self._receive_now()) is not None:
-                return data
-        return None
-
-    def _wait(self, until: float, peer: Peer | None) -> bool:
-        """Wait for input; False if the moment `until` comes first. Raises as `receive` does."""
-        if self._has_buffered_input:
-            return True
-        if self._tls_wants_write:
-            return wait_writable(self._sock, until - time.monotonic(), peer)
-        if self._waiter.peer is not peer:
-            self._waiter = ReadWaiter(self._sock, peer)
-        return self._waiter.wait(until - time.monotonic())
-
-    def _receive_now(self) -> bytes | None:
-        """What has arrived, b"" when the server closed, None when there is nothing."""
         if self._early is not None:
             early, self._early = self._early, None
             return early
-        self._tls_wants_write = False
-        try:
-            return self._sock.recv(_RECEIVE_BYTES)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return None
-        except ssl.SSLWantWriteError:
-            self._tls_wants_write = True
-            return None
+        wait = self._watch(peer)
+        while (self._tls is not None and self._tls.pending()) or wait(until - time.monotonic()):
+            try:
+                return self._sock.recv(_RECEIVE_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                # A TLS record that is not complete yet, or a spurious event.
+                wait = self._watch(peer)
+            except ssl.SSLWantWriteError:
+                # TLS has something to write before it can read on (a key update, a renegotiation).
+                wait = partial(wait_writable, self._sock, peer=peer)
+        return None
+
+    def _watch(self, peer: Peer | None) -> Callable[[float], bool]:
+        """What waits for input; one poll object as long as the peer is the same."""
+        if self._waiter.peer is not peer:
+            self._waiter = ReadWaiter(self._sock, peer)
+        return self._waiter.wait
 
     def close(self) -> None:
         self._sock.close()
@@ -148,12 +139,8 @@ class Connection:
     @property
     def has_input(self) -> bool:
         """Whether there is something to read, perhaps the end."""
-        return self._has_buffered_input or self._idle_waiter.wait(0)
-
-    @property
-    def _has_buffered_input(self) -> bool:
-        """Whether there is input that no wait sees, because it has left the system's buffers already."""
-        return self._early is not None or (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0)
+        is_pending = self._tls is not None and self._tls.pending() > 0
+        return is_pending or self._early is not None or self._idle_waiter.wait(0)
 
 
 Connect = Callable[[Origin, Peer | None], Connection]

@@ -64,7 +64,7 @@ class KeyLease:
 
 
 class KeyPool:
-    """Called by workers; the lock protects the keys, `_calls` and `is_released`."""
+    """Called by any thread; the lock protects the keys, `_calls` and `is_released`."""
 
     def __init__(self, credentials: Sequence[str], now: Callable[[], float] = time.monotonic) -> None:
         self._keys = [PooledKey(credential) for credential in dict.fromkeys(credentials)]

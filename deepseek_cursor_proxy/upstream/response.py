@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import bodies, heads
-from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, can_decode
+from deepseek_cursor_proxy.http1.bodies import ContentDecoder, can_decode
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.net.deadline import Deadline
@@ -61,12 +61,9 @@ class UpstreamResponse:
         self._started = time.monotonic()
         # When to stop waiting for the end of a stream whose answer is complete; see end_soon.
         self._end_by = math.inf
-        # How long after progress the next heartbeat or timeout is due.
-        self._quiet_seconds = min(config.heartbeat_interval, config.request_timeout)
-        # While it streams: when progress, the last keep-alive and the last output for the client came.
-        self._progress_at = self._keep_alive_at = self._output_at = 0.0
+        # While it streams: when progress and the last keep-alive came, and when the silence after them is too long.
+        self._progress_at = self._keep_alive_at = self._give_up_at = 0.0
         self._has_progressed = False
-        self._until: float | None = None
         self._is_closed = False
         self.slot: Slot | None = None
         # Takes the owner's key out of the body, if the call was made with one; see hide.
@@ -196,58 +193,48 @@ class UpstreamResponse:
     def stream(self) -> Generator[bytes | Heartbeat, None, None]:
         """The body as it arrives; a Heartbeat after a time without progress."""
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
-        self._output_at = self._progress_at = self._keep_alive_at = time.monotonic()
-        self._until = None
+        is_plain = decoder.is_identity and self._filter is None
+        interval, timeout = self._config.heartbeat_interval, self._config.request_timeout
+        self._progress_at = self._keep_alive_at = heartbeat_from = time.monotonic()
+        self._give_up_at = self._progress_at + timeout
         while not self._is_ended:
-            data = self._next(self._until_due())
-            if data is not None:
+            if self._has_progressed:
+                # Only now, so that the delay of a slow client is not counted as DeepSeek's silence.
+                self._has_progressed, self._progress_at = False, time.monotonic()
+                heartbeat_from, self._give_up_at = self._progress_at, self._progress_at + timeout
+            data = self._next(min(heartbeat_from + interval, self._give_up_at, self._end_by))
+            if data and is_plain:
+                # Nearly all of them: without a generator for each.
+                yield self._count(decoder, data)
+            elif data is not None:
                 yield from self._decode(decoder, data)
             # After a complete answer not even progress postpones the end.
-            if (not self._has_progressed or self._end_by < math.inf) and time.monotonic() >= self._until_due():
-                self._raise_if_silent()
-                self._output_at, self._until = time.monotonic(), None
-                yield Heartbeat()
+            if not self._has_progressed or self._end_by < math.inf:
+                now = time.monotonic()
+                if now >= min(self._give_up_at, self._end_by):
+                    raise self._silence(now)
+                if now >= heartbeat_from + interval:
+                    heartbeat_from = now
+                    yield Heartbeat()
 
-    def _raise_if_silent(self) -> None:
-        now = time.monotonic()
-        if now < min(self._silent_from, self._end_by):
-            return
+    def _silence(self, now: float) -> UpstreamTimeout:
         if self._keep_alive_at > self._progress_at and now < self._keep_alive_at + self._config.request_timeout:
-            raise self._queue_error()
-        raise UpstreamTimeout(f"{self.destination.name} went silent in the middle of the answer. Try again.")
-
-    @property
-    def _silent_from(self) -> float:
-        """The moment at which the silence is too long, if nothing more arrives."""
-        timeout = self._config.request_timeout
-        queued_until = min(self._keep_alive_at + timeout, self._progress_at + self._config.queue_patience)
-        return max(self._progress_at + timeout, queued_until)
+            return self._queue_error()
+        return UpstreamTimeout(f"{self.destination.name} went silent in the middle of the answer. Try again.")
 
     def note_keep_alive(self) -> None:
         """Record that the last piece was a keep-alive: the call is queued."""
-        self._keep_alive_at, self._until = time.monotonic(), None
+        self._keep_alive_at = now = time.monotonic()
+        queued_until = min(now + self._config.request_timeout, self._progress_at + self._config.queue_patience)
+        self._give_up_at = max(self._give_up_at, queued_until)
 
     def note_progress(self) -> None:
-        """Record that the last piece was progress.
-
-        Timestamped lazily in `_until_due`, so that a slow client's delay is not counted as DeepSeek's silence.
-        """
+        """Record that the last piece was progress."""
         self._has_progressed = True
-
-    def _until_due(self) -> float:
-        """The moment at which a heartbeat or the end is due, even if nothing arrives."""
-        if self._has_progressed:
-            self._has_progressed = False
-            self._progress_at = self._output_at = time.monotonic()
-            self._until = min(self._progress_at + self._quiet_seconds, self._end_by)
-        elif self._until is None:
-            heartbeat_at = self._output_at + self._config.heartbeat_interval
-            self._until = min(heartbeat_at, self._silent_from, self._end_by)
-        return self._until
 
     def end_soon(self) -> None:
         """Have the stream of a complete answer end soon."""
-        self._end_by, self._until = min(self._end_by, time.monotonic() + _USAGE_SECONDS), None
+        self._end_by = min(self._end_by, time.monotonic() + _USAGE_SECONDS)
 
     def _next(self, until: float) -> bytes | None:
         """The next bytes without framing (perhaps b""); None if nothing arrives before `until`."""
@@ -286,8 +273,11 @@ class UpstreamResponse:
         """The content of these bytes without the owner's key, in non-empty pieces."""
         if not decoder.is_identity or self._filter is not None:
             return self._decode_pieces(decoder, data)
+        return (self._count(decoder, data),) if data else ()
+
+    def _count(self, decoder: ContentDecoder, data: bytes) -> bytes:
         try:
-            return (decoder.count(data),) if data else ()
+            return decoder.count(data)
         except ValueError as error:
             raise self._decoding_error(error) from None
 

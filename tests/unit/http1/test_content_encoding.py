@@ -3,7 +3,7 @@ import random
 import unittest
 import zlib
 
-from deepseek_cursor_proxy.http1.content_encoding import ContentDecoder, DecodedTooLarge, can_decode
+from deepseek_cursor_proxy.http1.bodies import ContentDecoder, DecodedTooLarge, can_decode
 
 
 class TestUnpacker(unittest.TestCase):

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 import unittest
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -48,12 +49,14 @@ class Recorded(ClientConnection):
 
 
 class TestStreams(unittest.TestCase):
-    def open(self, body: Body, request: bytes = REQUEST, kind: type[ClientConnection] = Recorded) -> ClientConnection:
+    def open(
+        self, body: Body, request: bytes = REQUEST, kind: type[ClientConnection] = Recorded, **settings: float
+    ) -> ClientConnection:
         """A connection whose request has arrived."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.client = self.enterContext(socket.create_connection(listener.getsockname(), PATIENCE))
             ours = self.enterContext(listener.accept()[0])
-        server = SimpleNamespace(app=lambda _: HttpReply(200, body), config=ProxyConfig())
+        server = SimpleNamespace(app=lambda _: HttpReply(200, body), config=ProxyConfig(**settings))
         connection = kind(ours, server)
         self.client.sendall(request)
         return connection
@@ -96,6 +99,15 @@ class TestStreams(unittest.TestCase):
 
     def test_a_client_that_takes_a_part_at_a_time_loses_nothing(self) -> None:
         self.assertEqual([b"abc", b"def", b"gh"], self.send(Body(b"abcdefgh"), room=3)[-3:])
+
+    def test_a_client_that_does_not_read_a_stream_is_dropped_after_the_write_timeout(self) -> None:
+        """It took twice as long if the system took a part of a piece."""
+        body = Body(*[bytes(60_000)] * 1000)
+        connection = self.open(body, kind=ClientConnection, write_timeout=1.0)
+        started = time.monotonic()
+        connection.serve()
+        self.assertTrue(0.9 < time.monotonic() - started < 1.8)
+        self.assertTrue(body.is_closed)
 
     def test_a_body_that_fails_is_closed_and_ends_the_connection(self) -> None:
         body = Body(b"one", ClientGone(), b"two")
