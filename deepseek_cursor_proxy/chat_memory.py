@@ -14,7 +14,7 @@ of them continues from its own last result:
     restore    keys                          Messages with reasoning, and    reasoning/restore
                                              the stored texts of those sent
     repair     Messages with reasoning       that nothing is to repair       deepseek/history_repair
-    details    Messages with reasoning       the same with its details       reasoning/details, for hosts that have them
+    details    Messages with reasoning       the same with its details       reasoning/server_turns, if wanted
     items      Messages with reasoning       the same with whole searches    reasoning/server_turns, if there are any
     encode     Messages with reasoning       JSON bytes                      deepseek/apis/chat_api, responses_api
 

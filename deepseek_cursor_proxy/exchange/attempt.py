@@ -41,7 +41,6 @@ from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker, sort_tools
-from deepseek_cursor_proxy.reasoning.details import add_details
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, prepare, prepare_second_attempt
 from deepseek_cursor_proxy.upstream.call_limit import Slot
@@ -159,7 +158,7 @@ class Attempt:
         namespace, memory = shared.context.namespace, shared.context.memory
         find = services.reasoning_store.finder(namespace)
         if self.api.host.form is ReasoningForm.DETAILS:
-            prepared = add_details(prepared, namespace, find, memory)
+            prepared = server_turns.add_details(prepared, namespace, find, memory)
         if self.api.runs_server_tools:
             prepared = server_turns.complete(prepared, namespace, find, memory)
         prepared.check_size(max(rules.MAX_BODY_BYTES, services.config.max_request_body_bytes))

@@ -179,6 +179,6 @@ def name_refusal(error: ProxyError) -> ProxyError:
     if not is_reasoning_refusal(error):
         return error
     return UpstreamFailed(
-        "DeepSeek keeps refusing this history, even with the doubtful turns as a transcript. Start a new chat.",
+        "DeepSeek keeps refusing this history, even with the unproven turns as a transcript. Start a new chat.",
         code=REASONING_REFUSED,
     )

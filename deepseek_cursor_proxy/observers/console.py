@@ -191,7 +191,7 @@ def _format_finished(event: events.Finished) -> tuple[str, str]:
         parts.append(format_tokens(tokens, before))
     if event.divergence is not None:
         price = f", about {format_amount(cost.divergence, cost.currency)}" if cost and cost.divergence else ""
-        parts.append(f"prefix lost: {event.divergence.words()}{price}")
+        parts.append(f"prefix lost: {event.divergence}{price}")
     elif has_lost_cache and last is not None:
         is_same_cache = last.model == event.facts.model and last.upstream == event.upstream
         forgot, other = "the chat is unchanged: DeepSeek forgot it", "another upstream has its own cache"

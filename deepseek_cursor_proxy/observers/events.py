@@ -21,7 +21,7 @@ from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens
-from deepseek_cursor_proxy.reasoning.chats import Divergence, PromptTokens
+from deepseek_cursor_proxy.reasoning.chats import PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from deepseek_cursor_proxy.usage.prices import Cost
 
@@ -154,7 +154,7 @@ class Restored(NamedTuple):
     is_second_attempt: bool
     upstream_api: UpstreamApi = CHAT
     # The first difference from the previous request of the chat, if any.
-    divergence: Divergence | None = None
+    divergence: str | None = None
     # Types of tools that DeepSeek runs itself and the upstream refused: the request is sent once more, without them.
     refused_tools: tuple[str, ...] = ()
 
@@ -212,7 +212,7 @@ class Finished(NamedTuple):
     prepared: PreparedRequest | None = None
     retries: int = 0
     # The first difference from the previous request of the chat, if any: the reason for tokens that were not cached.
-    divergence: Divergence | None = None
+    divergence: str | None = None
     # Read from the usage.
     tokens: Tokens | None = None
     # The tokens of the previous request of the chat, if they are known.

@@ -211,7 +211,7 @@ def make_record(event: events.Terminal) -> RequestRecord:
         event.retries,
         turns,
         repairs,
-        event.divergence.words() if event.divergence is not None else None,
+        event.divergence,
         dropped,
         strip,
         event.retry_reasons,

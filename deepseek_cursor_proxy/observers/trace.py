@@ -12,7 +12,6 @@ or odd fields are tolerated, because people cut and edit a trace before they sen
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -94,14 +93,14 @@ def file_end(run: str, number: int) -> str:
 
 
 def _restored_fields(event: events.Restored, request: ChatRequest) -> dict[str, Any]:
-    prepared, divergence = event.prepared, event.divergence
+    prepared = event.prepared
     return {
         "is_retry": event.is_second_attempt,
         "repairs": prepared.repairs,
         "transcribed": prepared.transcript_count,
         "refused_tools": event.refused_tools,
         "notice": bool(prepared.notice),
-        "drift": {"words": divergence.words(), **asdict(divergence)} if divergence is not None else None,
+        "divergence": event.divergence,
         "turns": [_turn_fields(turn, request.messages[turn.index]) for turn in prepared.turns],
     }
 
@@ -220,8 +219,7 @@ def _title(trace: Mapping[str, Any]) -> str:
 
 
 def _attempt(restored: Mapping[str, Any]) -> Iterator[str]:
-    divergence = as_object(restored.get("drift"))
-    yield f"prefix lost {safe_text(divergence.get('words', '?')) if divergence else 'no'}"
+    yield f"prefix lost {safe_text(restored.get('divergence') or 'no')}"
     counts = as_object(restored.get("repairs"))
     yield f"repaired    {safe_text(format_repairs(counts)) if counts else 'nothing'}"
     replayed = restored.get("transcribed")

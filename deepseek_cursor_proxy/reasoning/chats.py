@@ -89,36 +89,6 @@ class RequestOutline(NamedTuple):
         return self.continues(other) and (self.is_opening or not other.is_opening)
 
 
-@dataclass(frozen=True)
-class Divergence:
-    """Where a request differs from the last one; `message` counts as the client does. A trace has these fields."""
-
-    # From what to what.
-    model: str = ""
-    effort: str = ""
-    thinking: str = ""
-    system: bool = False
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    message: int | None = None
-    role: str = ""
-    # The difference: content, arguments, ids, or that the message is removed, inserted or replaced.
-    what: str = ""
-
-    def words(self) -> str:
-        """The causes for the log, in the order of the prompt: `tools changed (added grep), system prompt changed`."""
-        parts = [f"model changed ({self.model})"] if self.model else []
-        parts += [f"effort changed ({self.effort})"] if self.effort else []
-        parts += [f"thinking switched ({self.thinking})"] if self.thinking else []
-        named = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
-        tools = [f"{verb} {_join_names(names)}" for verb, names in named if names]
-        parts += [f"tools changed ({', '.join(tools)})"] if tools else []
-        parts += ["system prompt changed"] if self.system else []
-        parts += [f"message {self.message} changed ({self.role} {self.what})"] if self.message is not None else []
-        return ", ".join(parts)
-
-
 # By their first word, which is the label of the metric.
 CAUSES = {
     "model": "model changed",
@@ -170,50 +140,44 @@ def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutl
     return max(likely, key=rank)
 
 
-def diagnose(before: RequestOutline, now: RequestOutline) -> Divergence | None:
-    """Where `now` differs from `before`; None if it only adds to it."""
-    old, new = before.tools, now.tools
-    is_same = before.system == now.system and before[3:] == now[3:] and old == new
-    if is_same and now.common(before) == len(before.messages):
+def diagnose(before: RequestOutline, now: RequestOutline) -> str | None:
+    """What makes `now` lose the prefix of `before`, in the order of the prompt; None if it only adds to it.
+
+    For example `tools changed (added grep), message 12 changed (user content)`, counted as the client does.
+    """
+    old, new, at = before.tools, now.tools, now.common(before)
+    if before.system == now.system and before[3:] == now[3:] and old == new and at == len(before.messages):
         # Nearly always; the rest only describes the difference.
         return None
-    message, role, what = None, "", ""
-    at = now.common(before)
+    fields = [("model changed", before.model, now.model), ("thinking switched", before.thinking, now.thinking)]
+    if before.effort and now.effort:
+        fields.insert(1, ("effort changed", before.effort, now.effort))
+    causes = [f"{cause} ({safe_text(a, 40)} → {safe_text(b, 40)})" for cause, a, b in fields if a != b]
+    names = {
+        "added": [name for name in new if name not in old],
+        "removed": [name for name in old if name not in new],
+        "changed": [name for name in new if new[name] != old.get(name, new[name])],
+    }
+    if tools := [f"{verb} {_join_names(names[verb])}" for verb in names if names[verb]]:
+        causes.append(f"tools changed ({', '.join(tools)})")
+    if before.system != now.system:
+        causes.append("system prompt changed")
     # A chat that is back at its first question starts again: that costs nothing.
     if at < len(before.messages) and not (at == len(now.messages) and now.is_opening):
-        message = len(now.system) + at
-        role, what = _difference(before.messages[at:], now.messages[at:])
-    divergence = Divergence(
-        model=_change(before.model, now.model),
-        effort=_change(before.effort, now.effort) if before.effort and now.effort else "",
-        thinking=_change(before.thinking, now.thinking),
-        system=before.system != now.system,
-        added=tuple(name for name in new if name not in old),
-        removed=tuple(name for name in old if name not in new),
-        changed=tuple(name for name in new if new[name] != old.get(name, new[name])),
-        message=message,
-        role=role,
-        what=what,
-    )
-    return divergence if divergence != Divergence() else None
+        difference = _difference(before.messages[at:], now.messages[at:])
+        causes.append(f"message {len(now.system) + at} changed ({difference})")
+    return ", ".join(causes) or None
 
 
-def _change(before: str, now: str) -> str:
-    return f"{safe_text(before, 40)} → {safe_text(now, 40)}" if before != now else ""
-
-
-def _difference(before: Sequence[MessageOutline], now: Sequence[MessageOutline]) -> tuple[str, str]:
+def _difference(before: Sequence[MessageOutline], now: Sequence[MessageOutline]) -> str:
     """The role of the first message that differs, and how it does."""
     old = before[0]
     if not now or now[0].digest in {message.digest for message in before[1:]}:
-        return old.role, "removed"
+        return f"{old.role} removed"
     new = now[0]
     if old.digest in {message.digest for message in now[1:]}:
-        return new.role, "inserted"
-    if old.role != new.role:
-        return new.role, "replaced"
-    parts = [name for name, differs in (("arguments", old.calls != new.calls), ("ids", old.ids != new.ids)) if differs]
-    return new.role, " and ".join(parts) or "content"
+        return f"{new.role} inserted"
+    return f"{new.role} {'content' if old.role == new.role else 'replaced'}"
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -53,9 +53,8 @@ def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: 
     edits = dict(lookup.result or {})
 
     def look_up_all() -> FoundTurns:
-        edited = request._replace(messages=_apply(edits, request.messages)) if edits else request
-        history = identify(namespace, _apply(edits, messages), request.conversation, memory)
-        return look_up(edited, history, find, memory)
+        edited = request._replace(messages=_apply(edits, messages)) if edits else request
+        return look_up(edited, identify(namespace, edited.messages, request.conversation, memory), find, memory)
 
     turns = look_up_all()
     if not turns.unproven and not edits:
@@ -71,8 +70,6 @@ def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: 
 
 
 def _apply(edits: _Edits, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    if not edits:
-        return messages
     edited = (edits.get(at, message) for at, message in enumerate(messages))
     return tuple([message for message in edited if message is not None])
 
@@ -91,7 +88,7 @@ class _Reading(NamedTuple):
     def key(self) -> bytes:
         return self.keys.words_key(self.words)
 
-    def divide(self, texts: Sequence[str], find: FindTexts) -> Message | None:
+    def without_echo(self, texts: Sequence[str], find: FindTexts) -> Message | None:
         """The message with its reasoning and without the echo; None if no stored text is its reasoning."""
         message = self.message
         said = message.reasoning if self.echo is None else self.echo
@@ -104,7 +101,6 @@ class _Reading(NamedTuple):
             return None
         rest = _text_after(str(message.content), texts[0])
         if rest is None:
-            # The words are those after a thinking block.
             return None
         # The echo may have ended with white space, or the client has added some.
         lead = _lead(rest)[-_LONGEST_LEAD:]
@@ -121,7 +117,7 @@ def _find_echoes(turns: FoundTurns, unproven: Iterable[int], find: FindTexts) ->
     edits: dict[int, Message | None] = {}
     for reading in readings:
         at = reading.at
-        if at not in edits and (message := reading.divide(texts.get(reading.key, ()), find)) is not None:
+        if at not in edits and (message := reading.without_echo(texts.get(reading.key, ()), find)) is not None:
             edits |= {at: message} if reading.echo is None else {at - 1: None, at: message}
     return edits
 

@@ -123,23 +123,10 @@ PROOFS = ("exact", "call", "result", "near")
 
 
 class MessageOutline(NamedTuple):
-    """A message as it is compared with that of another request: role, digest, hashes of its calls and its ids.
-
-    The hashes are Python's own, which are keyed: an outline never leaves the process.
-    """
+    """A message as it is compared with that of another request of its chat."""
 
     role: str
     digest: bytes
-    calls: int = 0
-    ids: int = 0
-
-
-def _outline(message: Message, digest: bytes) -> MessageOutline:
-    if not message.tool_calls:
-        return MessageOutline(message.role, digest[:_SHORT], 0, hash(message.tool_call_id))
-    calls = hash(tuple([(call.name, call.arguments) for call in message.tool_calls]))
-    ids = hash(tuple([call.id for call in message.tool_calls]))
-    return MessageOutline(message.role, digest[:_SHORT], calls, ids)
 
 
 class History(NamedTuple):
@@ -188,7 +175,7 @@ def identify(
     keys, outlines, blocks = list(start.keys), list(start.outlines), list(start.blocks)
     for message in messages[lookup.count :]:
         own = digest_message(message)
-        outlines.append(_outline(message, own.digest))
+        outlines.append(MessageOutline(message.role, own.digest[:_SHORT]))
         blocks.append(own.blocks)
         keys.append(chains.add(message, own))
     chat = _chat_digest(namespace, conversation, b"" if conversation else chains.opening)
@@ -204,18 +191,13 @@ def _chat_digest(namespace: bytes, conversation: str | None, opening: bytes) -> 
     return digest(namespace, b"opening", opening)
 
 
-@functools.lru_cache(64)
-def _near_root(namespace: bytes) -> bytes:
-    return digest(namespace, b"near")
-
-
 class _HashChains:
     """The hash chains over the messages of a history so far."""
 
     def __init__(self, namespace: bytes) -> None:
         self._namespace = namespace
         self.exact = namespace
-        self._near = _near_root(namespace)
+        self._near = self._near_root = digest(namespace, b"near")
         # The digest of the first question: system prompts are rewritten in mid-chat, and this stays.
         self.opening = b""
         self._last_answer: MessageDigest | None = None
@@ -238,7 +220,7 @@ class _HashChains:
             return None
         self.opening = self.opening or own.digest
         if role == "user" and not self._is_after_user and answer is not None and answer.size >= _FEWEST_NEAR_BYTES:
-            self._near = _link(_near_root(self._namespace), answer.digest)
+            self._near = _link(self._near_root, answer.digest)
         self._is_after_user = role == "user"
         self._near = _link(self._near, own.digest)
         if role == "tool":

@@ -141,15 +141,6 @@ class PreparedRequest(NamedTuple):
         empty = len([turn for turn in restored if turn.is_empty])
         return TurnCounts(len(restored) - empty, kept, empty, len(needed) - len(restored), self.transcript_count)
 
-    @property
-    def missing_count(self) -> int:
-        """How many turns needed a reasoning that no source had."""
-        return len([turn for turn in self.turns if turn.source is _MISSING and turn.need is not _NOT_NEEDED])
-
-    @property
-    def has_transcript(self) -> bool:
-        return self.transcript_count > 0
-
     def check_size(self, most: int) -> None:
         """Raise TooLarge if the reasoning texts alone exceed `most`: a short history may name one long text often."""
         size = sum(
@@ -175,7 +166,7 @@ class StoreMatch(NamedTuple):
     # All texts that the proof leads to: also what a turn had thought before it went on after a call.
     texts: Collection[str] = ()
 
-    def replaces(self, client_text: str) -> bool:
+    def replaces_client_text(self, client_text: str) -> bool:
         """Whether it takes the place of the reasoning that the client sent.
 
         Clients trim and join reasoning: a text with the same words and other white space always does. One with other
@@ -278,10 +269,10 @@ def prepare(request: ChatRequest, found: FoundTurns, strategy: str, memory: Chat
 
 
 def prepare_second_attempt(
-    request: ChatRequest, found: FoundTurns, refused: PreparedRequest, strategy: str, memory: Chat = NO_CHAT
+    request: ChatRequest, found: FoundTurns, refused: PreparedRequest, strategy: str
 ) -> PreparedRequest:
     """After DeepSeek's refusal: of the turns sent natively, those with a filler count as lost, or all if none has."""
-    history, restoration = found.history, restore(request, found, memory)
+    history, restoration = found.history, restore(request, found)
     native = restoration.turns_from(refused.boundary)
     lost = [turn for turn in native if turn.is_empty or turn.source is Source.MISSING] or native
     if strategy == "reject":
@@ -379,22 +370,13 @@ def _choose_source(
     match: StoreMatch, client_text: str | None, blocks: Sequence[Block]
 ) -> tuple[str | None, Source, str]:
     """The reasoning of a turn, where it comes from, and what proves it."""
-    if match.reasoning is None:
-        is_shown = thinking_blocks.is_one_at_the_start(blocks)
-        displayed = _displayed(blocks[0], client_text) if is_shown else None
-        if displayed is not None:
-            return displayed, Source.DISPLAY, match.proof
-    if client_text is not None and not match.replaces(client_text):
+    if match.reasoning is None and thinking_blocks.is_one_at_the_start(blocks):
+        shown = blocks[0].reasoning
+        if client_text is None or remove_spaces(client_text) == remove_spaces(shown):
+            return shown, Source.DISPLAY, match.proof
+    if client_text is not None and not match.replaces_client_text(client_text):
         return client_text, Source.CLIENT, ""
     return match.reasoning, Source.MISSING if match.reasoning is None else Source.STORE, match.proof
-
-
-def _displayed(shown: Block, client_text: str | None) -> str | None:
-    """The reasoning that a block shows, unless the client sent one of its own in other words, or the same bytes."""
-    if client_text is None:
-        return shown.reasoning
-    is_alike = client_text != shown.reasoning and remove_spaces(client_text) == remove_spaces(shown.reasoning)
-    return shown.reasoning if is_alike else None
 
 
 def _match(message: Message, blocks: Sequence[Block], keys: TurnKeys, stored: StoredTexts) -> StoreMatch:

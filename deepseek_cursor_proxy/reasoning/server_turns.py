@@ -1,10 +1,14 @@
-"""Turns for which DeepSeek ran its own tools: sent back as they came, whatever the client dropped from them.
+"""What a host sends beside text and reasoning, and wants back: searches that it ran itself, reasoning details.
+
+Turns for which DeepSeek ran its own tools are sent back as they came, whatever the client dropped from them.
 
 Codex drops the ids of searches, other clients drop fields of them or the reasoning between them. DeepSeek finds the
 results of a search by its item, and its prefix cache hits only on an equal beginning, so the turn shall go back as it
 came. The recorder stores the items of an answer with the places of its reasoning (see conversation.pack_items), under
 its exact key (see identity) and under keys made of its words and calls, for histories that have changed. An item counts
 as a stored one if none of its fields contradicts that; if one of a turn does, the turn stays as the client sent it.
+
+Reasoning details are stored under the text that they came with (see `identity.details_key`).
 """
 
 import json
@@ -14,7 +18,7 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import Message, is_blank, pack_items
 from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
-from deepseek_cursor_proxy.reasoning.identity import TurnKeys, digest, is_unique_id, text_bytes
+from deepseek_cursor_proxy.reasoning.identity import TurnKeys, details_key, digest, is_unique_id, text_bytes
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, PreparedRequest
 
 # A field that does not identify an item, and the fields that clients get although DeepSeek did not send them.
@@ -40,7 +44,7 @@ def complete(prepared: PreparedRequest, namespace: bytes, find: FindTexts, memor
     places = [at for at, message in enumerate(messages) if message.role == "assistant"]
     turns = [keys for keys in prepared.history.keys if keys is not None]
     exact_keys: dict[int, bytes] = {}
-    if not prepared.has_transcript and len(turns) == len(places):
+    if not prepared.transcript_count and len(turns) == len(places):
         # The request still has all turns of the history.
         exact_keys = {at: _exact_key(keys) for at, keys in zip(places, turns, strict=True)}
     new = [at for at in places if at >= lookup.count and messages[at].server_items is not None]
@@ -133,3 +137,22 @@ def _put_in_places(
         elif item.get("type") == "thinking" and not has_thinking:
             items.append(item)
     return [*items, *next(rest)]
+
+
+_DETAILS: Stage[Message, tuple[Message, ...]] = Stage("details")
+
+
+def add_details(
+    prepared: PreparedRequest, namespace: bytes, find: FindTexts, memory: Chat = NO_CHAT
+) -> PreparedRequest:
+    """The request with the list of details beside each reasoning that came with one."""
+    lookup = memory.look_up(_DETAILS, prepared.request.messages, namespace)
+    new = prepared.request.messages[lookup.count :]
+    keys = [details_key(namespace, message.reasoning) if message.reasoning else None for message in new]
+    stored = find([key for key in keys if key is not None])
+    # If several lists have the same text, take the oldest: it was sent before.
+    pairs = zip(new, keys, strict=True)
+    added = [message._replace(details=stored[key][0]) if key in stored else message for message, key in pairs]
+    messages = (*(lookup.result or ()), *added)
+    lookup.store(messages, lookup.size + sum([len(message.details or "") for message in added]))
+    return prepared._replace(request=prepared.request._replace(messages=messages))

@@ -87,23 +87,18 @@ class _TagWriter:
 
     def __init__(self, form: Form) -> None:
         self._form = form
-        # The beginning of a tag, in pieces.
-        self._unfinished: list[str] = []
+        # The beginning of a tag.
+        self._unfinished = ""
 
     def take_plain(self, text: str) -> bool:
         return not self._unfinished and "<" not in text
 
     def write(self, text: str) -> str:
-        if self._unfinished and self._unfinished[-1][-1] in "<\\" and not text.strip("\\"):
-            # A model caught in a loop may repeat backslashes for ever; they are scanned once, at their end.
-            self._unfinished.append(text)
-            return ""
-        whole, unfinished = self._form.split_unfinished("".join(self._unfinished) + text)
-        self._unfinished = [unfinished] if unfinished else []
+        whole, self._unfinished = self._form.split_unfinished(self._unfinished + text)
         return self._form.escape_tag(whole)
 
     def end(self) -> str:
-        unfinished, self._unfinished = "".join(self._unfinished), []
+        unfinished, self._unfinished = self._unfinished, ""
         return self._form.escape_tag(unfinished)
 
 

@@ -121,7 +121,7 @@ def turns_of(event: Finished) -> list[TurnOfSession]:
             "request_numbers": [facts.number],
             "requested_model": facts.requested_model,
             "recovered": prepared.transcript_count,
-            "missing_reasoning": prepared.missing_count,
+            "missing_reasoning": prepared.count_turns().missing,
         },
     }
     total = tokens.prompt + tokens.output if tokens is not None else 0

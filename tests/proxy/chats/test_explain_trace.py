@@ -93,7 +93,7 @@ class TestWords(ExplainTestCase):
         evil = "x\x1b[2J\n" * 500
         fields = turn(says=evil, calls=[evil], proof=evil, source=evil, need=evil, message=evil)
         report = self.report(
-            trace(restored=[{"turns": [fields], "drift": {"words": evil}, "repairs": {evil: 1}}], outcome=evil)
+            trace(restored=[{"turns": [fields], "divergence": evil, "repairs": {evil: 1}}], outcome=evil)
         )
         self.assertNotIn("\x1b", report)
         self.assertLess(max(map(len, report.splitlines())), 600)
@@ -104,7 +104,9 @@ class TestWords(ExplainTestCase):
         for seed in range(300):
             rng = random.Random(seed)
             fields = {name: rng.choice(odd) for name in turn()}
-            restored = {name: rng.choice([*odd, [fields]]) for name in ("drift", "repairs", "transcribed", "turns")}
+            restored = {
+                name: rng.choice([*odd, [fields]]) for name in ("divergence", "repairs", "transcribed", "turns")
+            }
             fields = ("number", "received_at", "client_request", "outcome", "status", "usage", "restored")
             with self.subTest(seed=seed):
                 self.report(trace(**{name: rng.choice([*odd, [restored]]) for name in fields}))

@@ -20,7 +20,6 @@ from deepseek_cursor_proxy.observers.events import (
 )
 from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, TurnCounts, TurnMark, make_record
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.chats import Divergence
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from tests.support.histories import user
 from tests.support.traced_memory import traced_memory
@@ -126,7 +125,7 @@ class TestRecord(unittest.TestCase):
         record = make_record(
             finished(
                 prepared=prepared(*turns, repairs={"moved": 2}, transcript_count=3),
-                divergence=Divergence(message=12, role="user", what="content"),
+                divergence="message 12 changed (user content)",
                 retries=1,
             )
         )

@@ -11,7 +11,6 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.reasoning import chats
 from deepseek_cursor_proxy.reasoning.chats import (
     Chats,
-    Divergence,
     LastRequest,
     RequestOutline,
     cause_of,
@@ -41,6 +40,9 @@ def seen(messages: Sequence[Message], tools: str = "ab", **descriptions: str) ->
     return outline(request, identify(b"me", request.messages))
 
 
+EVIL_TOOLS = (tool("a\nb"), tool("x" * 1000))
+
+
 def changed(index: int, *others: Message) -> tuple[Message, ...]:
     """The chat, a round later, with other messages in the place of one."""
     return (*CHAT[:index], *others, *CHAT[index + 1 :], *NEXT)
@@ -48,8 +50,7 @@ def changed(index: int, *others: Message) -> tuple[Message, ...]:
 
 class TestDiagnosis(unittest.TestCase):
     def words(self, messages: Sequence[Message], tools: str = "ab", **descriptions: str) -> str:
-        found = diagnose(seen(CHAT), seen(messages, tools, **descriptions))
-        return found.words() if found else ""
+        return diagnose(seen(CHAT), seen(messages, tools, **descriptions)) or ""
 
     def test_a_chat_that_only_grows_does_not_diverge(self) -> None:
         for more in ((), NEXT[:1], NEXT, (user("and"), user("more"))):
@@ -82,8 +83,7 @@ class TestDiagnosis(unittest.TestCase):
             ({"thinking": False, "tool_choice": "required"}, "thinking switched (on → off, a tool is forced)"),
             ({"model": "n", "effort": "max"}, "model changed (m → n), effort changed (high → max)"),
         ):
-            found = diagnose(at(), at(**fields))
-            self.assertEqual(words, found.words() if found else "")
+            self.assertEqual(words, diagnose(at(), at(**fields)))
 
     def test_a_cause_is_named_without_what_differs_from_request_to_request(self) -> None:
         for words, cause in (
@@ -100,18 +100,16 @@ class TestDiagnosis(unittest.TestCase):
             ("system prompt changed", CHAT[1:]),
             ("message 1 changed (user content)", changed(1, user("hi!"))),
             ("message 2 changed (assistant content)", changed(2, CALL._replace(content="looked"))),
-            (
-                "message 2 changed (assistant arguments)",
-                changed(2, assistant("looking", ("call_1", "read", '{"path":"b"}'))),
+            *(
+                ("message 2 changed (assistant content)", changed(2, assistant("looking", call)))
+                for call in (
+                    ("call_1", "read", '{"path":"b"}'),
+                    ("call_1", "write", '{"path":"a"}'),
+                    ("call_2", "read", '{"path":"a"}'),
+                )
             ),
-            (
-                "message 2 changed (assistant arguments)",
-                changed(2, assistant("looking", ("call_1", "write", '{"path":"a"}'))),
-            ),
-            ("message 2 changed (assistant ids)", changed(2, assistant("looking", ("call_2", "read", '{"path":"a"}')))),
-            ("message 2 changed (assistant arguments and ids)", changed(2, assistant("looking"))),
             ("message 3 changed (tool content)", changed(3, result("call_1", "[elided]"))),
-            ("message 3 changed (tool ids)", changed(3, result("call_9"))),
+            ("message 3 changed (tool content)", changed(3, result("call_9"))),
             ("message 3 changed (user replaced)", changed(3, user("its result was ok"))),
             ("message 4 changed (assistant removed)", changed(4)),
             ("message 5 changed (user removed)", CHAT[:5]),
@@ -140,8 +138,11 @@ class TestDiagnosis(unittest.TestCase):
         self.assertEqual("", self.words(CHAT[:2]))
 
     def test_a_name_cannot_forge_a_line(self) -> None:
-        self.assertNotIn("\n", Divergence(added=("a\nb", "x" * 1000)).words())
-        self.assertLess(len(Divergence(added=("x" * 1000,)).words()), 100)
+        before, now = (outline(ChatRequest("m", "m", CHAT, given), identify(b"me", CHAT)) for given in ((), EVIL_TOOLS))
+        found = diagnose(before, now) or ""
+        self.assertIn("tools changed (added ", found)
+        self.assertNotIn("\n", found)
+        self.assertLess(len(found), 140)
 
     def test_no_text_is_kept(self) -> None:
         kept = repr(seen((system("secret"), user("secret"), assistant("secret", ("c", "read", '{"x":"secret"}')))))
@@ -161,7 +162,7 @@ class TestDiagnosis(unittest.TestCase):
                     edited[number] = user(f"edited too {rng.random()}")
             with self.subTest(seed=seed):
                 self.assertIsNone(diagnose(before, seen(later)))
-                self.assertEqual(Divergence(message=at, role="user", what="content"), diagnose(before, seen(edited)))
+                self.assertEqual(f"message {at} changed (user content)", diagnose(before, seen(edited)))
 
 
 class TestNearest(unittest.TestCase):

@@ -230,7 +230,7 @@ class TestSources(RestoreTestCase):
         for blank in ("", " ", "\n\n"):
             answer = assistant("", CALL, reasoning=blank)
             prepared = self.memory.prepare(U, answer, T)
-            self.assertEqual((Source.MISSING, True), (prepared.turns[0].source, prepared.has_transcript))
+            self.assertEqual((Source.MISSING, True), (prepared.turns[0].source, prepared.transcript_count > 0))
             memory = Memory()
             memory.record((U,), A, "stored")
             self.assertEqual(["stored"], reasonings(memory.prepare(U, answer, T)))
@@ -239,7 +239,7 @@ class TestSources(RestoreTestCase):
         self.memory.record((U,), A, "")
         prepared = self.memory.prepare(U, A, T)
         self.assertEqual([FILLER], reasonings(prepared))
-        self.assertEqual((0, False), (prepared.missing_count, prepared.has_transcript))
+        self.assertEqual((0, False), (prepared.count_turns().missing, prepared.transcript_count > 0))
 
     def test_a_displayed_block_that_is_not_stored_becomes_the_reasoning(self) -> None:
         prepared = self.memory.prepare(U, assistant(block("from </details> display") + "Hi", CALL), T)
@@ -260,7 +260,7 @@ class TestSources(RestoreTestCase):
         self.memory.record((U,), A, "before")
         history = (U, A, T, assistant("Let me look."), assistant("", unique), result(unique[0]))
         prepared = self.memory.prepare(*history)
-        self.assertEqual((["before", FILLER, "known"], False), (reasonings(prepared), prepared.has_transcript))
+        self.assertEqual((["before", FILLER, "known"], False), (reasonings(prepared), prepared.transcript_count > 0))
 
     def test_restoring_never_changes_user_and_tool_text(self) -> None:
         words = block("x") + NOTICE
@@ -276,7 +276,9 @@ class TestReasoningNeeds(RestoreTestCase):
     def test_a_plain_answer_that_is_not_stored_gets_a_filler(self) -> None:
         prepared = self.memory.prepare(S, U, assistant("Hi"), U2)
         self.assertEqual([FILLER], reasonings(prepared))
-        self.assertEqual((1, False, ""), (prepared.missing_count, prepared.has_transcript, prepared.notice))
+        self.assertEqual(
+            (1, False, ""), (prepared.count_turns().missing, prepared.transcript_count > 0, prepared.notice)
+        )
         self.assertEqual(4, len(prepared.request.messages))
 
     def test_without_tools_only_tool_loops_get_their_reasoning(self) -> None:
@@ -286,7 +288,7 @@ class TestReasoningNeeds(RestoreTestCase):
 
     def test_with_thinking_off_no_reasoning_is_missing(self) -> None:
         prepared = self.memory.prepare(U, A, T, thinking=False, strategy="reject")
-        self.assertEqual(0, prepared.missing_count)
+        self.assertEqual(0, prepared.count_turns().missing)
 
 
 class TestStrategies(RestoreTestCase):
@@ -306,7 +308,7 @@ class TestStrategies(RestoreTestCase):
     def test_the_recover_strategy_shows_its_notice_once(self) -> None:
         first = self.memory.prepare(S, U, A, T, U2)
         self.assertEqual(NOTICE, first.notice)
-        self.assertTrue(first.has_transcript)
+        self.assertTrue(first.transcript_count)
         answer = assistant("A2")
         self.memory.record((S, U, A, T, U2), answer, "after recovery")
         later = self.memory.prepare(S, U, A, T, U2, assistant(NOTICE + "A2"), user("U3"))
@@ -326,7 +328,7 @@ class TestStrategies(RestoreTestCase):
     def test_recovery_without_a_user_message_falls_back_to_the_placeholder(self) -> None:
         prepared = self.memory.prepare(S, A, T)
         self.assertEqual([FILLER], reasonings(prepared))
-        self.assertFalse(prepared.has_transcript)
+        self.assertFalse(prepared.transcript_count > 0)
 
     def test_recovery_does_not_change_the_keys_of_the_answer(self) -> None:
         prepared = self.memory.prepare(S, U, A, T, U2)
@@ -338,7 +340,7 @@ class TestRetry(RestoreTestCase):
         self.memory.record((U,), A, "known")
         final = assistant("plain")
         prepared = self.memory.prepare_second_attempt(U, A, T, U2, final, user("U3"))
-        self.assertEqual((True, []), (prepared.has_transcript, reasonings(prepared)))
+        self.assertEqual((True, []), (prepared.transcript_count > 0, reasonings(prepared)))
         self.assertEqual("U3", prepared.request.messages[-1].content)
 
     def test_after_a_refusal_turns_without_a_need_count_as_missing(self) -> None:
