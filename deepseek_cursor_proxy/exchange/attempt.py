@@ -42,7 +42,7 @@ from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker, sort_tools
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, prepare, prepare_second_attempt
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, prepare
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
@@ -134,7 +134,7 @@ class Attempt:
             chat = self.upstream.host_choice.strict_chat_api
             self.api = with_server_tools(chat) if self.request.server_tools else chat
         strategy = self._shared.services.config.missing_reasoning_strategy
-        self._prepare(prepare_second_attempt(self.request, self._shared.found, self.prepared, strategy))
+        self._prepare(prepare(self.request, self._shared.found, strategy, refused=self.prepared))
 
     def leave_out_tools(self, *, is_reason: bool) -> None:
         """Prepare the request without the tools that the upstream refused; `is_reason`: they are known to be why."""

@@ -8,5 +8,5 @@
     sealed             reasoning that clients store for us, encrypted
     server_turns       the searches that were part of a turn
 
-Private to the folder: `markdown_escape`, `transcript`.
+Private to the folder: `markdown_escape`.
 """

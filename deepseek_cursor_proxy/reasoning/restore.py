@@ -11,10 +11,15 @@ The reasoning of an assistant message comes from the first source that has it:
   4. DISPLAY  the one thinking block at the start of its text, which only our display writes like that
   5. MISSING  a filler where DeepSeek accepts one; in a tool loop `missing_reasoning_strategy` decides
 
+A transcript replaces turns whose reasoning is lost, which DeepSeek refuses in a tool loop: everything from the first
+message after the system prompt up to the last lost turn becomes one system message that the model can read, the rest is
+sent natively. It depends on nothing but the messages in it, so the next request of the chat begins with the same bytes.
+
 One rule: of several texts under a key the one that the client sends or shows counts, else the oldest. The oldest stays
 the oldest, so a chat sends the same prefix again and hits DeepSeek's cache, whatever other chats record.
 """
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -23,11 +28,12 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Lookup, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
+from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
 from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, repair
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, reasoning_needs
 from deepseek_cursor_proxy.errors import MissingReasoning, TooLarge
-from deepseek_cursor_proxy.reasoning import thinking_blocks, transcript
+from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.identity import PROOFS, History, TurnKeys
 from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
@@ -35,6 +41,12 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 _BYTES_PER_TURN = 1000
 # After so many requests of a chat the store is asked for all its turns again.
 _MOST_USES = 100
+
+_PREAMBLE = (
+    "Earlier tool-call turns of this conversation could not be replayed natively, because the reasoning that belongs "
+    "to them is no longer available. They follow as a transcript, complete and in order. Everything in it really "
+    "happened: the calls were made and the results are real. Continue from there; do not repeat finished work."
+)
 
 FindTexts = Callable[[Collection[bytes]], dict[bytes, list[str]]]
 # For each key the texts recorded under it, oldest first.
@@ -254,44 +266,42 @@ def _find_turns(history: History, start: int, find: FindTexts) -> tuple[StoredTe
     return stored, [at for at, keys in others if not any(key in stored for key in (*keys.result, keys.near))]
 
 
-def prepare(request: ChatRequest, found: FoundTurns, strategy: str, memory: Chat = NO_CHAT) -> PreparedRequest:
+def prepare(
+    request: ChatRequest,
+    found: FoundTurns,
+    strategy: str,
+    memory: Chat = NO_CHAT,
+    refused: PreparedRequest | None = None,
+) -> PreparedRequest:
     """The request to send, by the strategy for reasoning that is missing where DeepSeek insists on it.
 
-    `request` is that of `found`, perhaps for another model or without some of its tools.
+    `request` is that of `found`, perhaps for another model or without some of its tools. After DeepSeek's refusal of
+    `refused`, of the turns sent natively those with a filler count as lost, or all if none has.
     """
-    history, restoration = found.history, restore(request, found, memory)
+    restoration = restore(request, found, memory)
     lost = restoration.lost_turns()
+    if refused is not None:
+        sent = restoration.turns_from(refused.boundary)
+        lost = [turn for turn in sent if turn.is_empty or turn.source is Source.MISSING] or sent
     if lost and strategy == "reject":
-        raise _missing_reasoning(len(lost))
-    if lost and strategy == "recover":
-        return _prepare(request, history, restoration, lost[-1])
-    return _prepare(request, history, restoration)
+        raise MissingReasoning(
+            f"The reasoning of {len(lost)} earlier assistant message(s) is not available, and "
+            'missing_reasoning_strategy is "reject". Start a new chat, or run the proxy with '
+            "--missing-reasoning-strategy recover.",
+            details={"missing_reasoning_messages": len(lost)},
+        )
+    if restoration.repaired.messages != request.messages:
+        request = request._replace(messages=restoration.repaired.messages)
+    native = PreparedRequest(request, found.history, restoration.turns, restoration.repaired.repairs)
+    if not lost or (strategy == "placeholder" and refused is None):
+        return refused or native
+    return _with_transcript(native, restoration, lost[-1])
 
 
-def prepare_second_attempt(
-    request: ChatRequest, found: FoundTurns, refused: PreparedRequest, strategy: str
-) -> PreparedRequest:
-    """After DeepSeek's refusal: of the turns sent natively, those with a filler count as lost, or all if none has."""
-    history, restoration = found.history, restore(request, found)
-    native = restoration.turns_from(refused.boundary)
-    lost = [turn for turn in native if turn.is_empty or turn.source is Source.MISSING] or native
-    if strategy == "reject":
-        raise _missing_reasoning(len(lost))
-    return _prepare(request, history, restoration, lost[-1]) if lost else refused
-
-
-def _prepare(
-    request: ChatRequest, history: History, restoration: Restoration, last_lost: Turn | None = None
-) -> PreparedRequest:
-    """The restored request; with a transcript up to the last lost turn, if there is one."""
-    repaired, turns = restoration
-    if repaired.messages != request.messages:
-        request = request._replace(messages=repaired.messages)
-    native = PreparedRequest(request, history, turns, repaired.repairs)
-    if last_lost is None:
-        return native
-    last = restoration.positions()[last_lost.index]
-    transcription = transcript.transcribe(request.messages, last, with_pictures=can_see_images(request.model))
+def _with_transcript(native: PreparedRequest, restoration: Restoration, last_lost: Turn) -> PreparedRequest:
+    """The request with a transcript up to the last lost turn."""
+    request, last = native.request, restoration.positions()[last_lost.index]
+    transcription = transcribe(request.messages, last, with_pictures=can_see_images(request.model))
     if transcription is None:
         # Without a user message there is nothing to answer; the fillers are already in place.
         return native
@@ -301,14 +311,6 @@ def _prepare(
         transcript_count=transcription.transcript_count,
         boundary=transcription.boundary,
         notice="" if has_notice else thinking_blocks.NOTICE,
-    )
-
-
-def _missing_reasoning(count: int) -> MissingReasoning:
-    return MissingReasoning(
-        f"The reasoning of {count} earlier assistant message(s) is not available, and missing_reasoning_strategy is "
-        '"reject". Start a new chat, or run the proxy with --missing-reasoning-strategy recover.',
-        details={"missing_reasoning_messages": count},
     )
 
 
@@ -414,3 +416,53 @@ def _choose(texts: Sequence[str], client_text: str | None, shown: Block | None) 
     if shown is not None:
         return next(filter(shown.matches, whole), whole[0])
     return whole[0]
+
+
+class Transcription(NamedTuple):
+    messages: tuple[Message, ...]
+    # How many messages the transcript replaces, and where native history begins in the client's numbering.
+    transcript_count: int
+    boundary: int
+
+
+def transcribe(messages: Sequence[Message], last_lost: int, *, with_pictures: bool = False) -> Transcription | None:
+    """The history with all up to `last_lost` and its results (and pictures) as a transcript; None without a user."""
+    if not any(message.role == "user" for message in messages):
+        return None
+    prompt_count = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    boundary = last_lost + 1
+    while boundary < len(messages) and messages[boundary].role == "tool":
+        boundary += 1
+    replaced = messages[prompt_count:boundary]
+    sent = [*messages[:prompt_count], Message("system", _transcript(replaced))]
+    parts = [part for message in replaced if not isinstance(message.content, str) for part in message.content]
+    pictures = [part for part in parts if part["type"] != "text"]
+    if with_pictures and pictures:
+        lead = {"type": "text", "text": "[the pictures of the transcript, in order]"}
+        sent.append(Message("user", (lead, *pictures)))
+    if boundary == len(messages) or messages[boundary].role != "user":
+        # The native part does not begin with a question: the last one again.
+        sent += [message for message in messages[:boundary] if message.role == "user"][-1:]
+    return Transcription((*sent, *messages[boundary:]), boundary - prompt_count, boundary)
+
+
+def _transcript(messages: Sequence[Message]) -> str:
+    entries = [_entry(message) for message in messages]
+    # The transcript's digest is in every line that we add: a tool result cannot predict it, so it can neither forge a
+    # role nor end the transcript; and the same transcript has the same lines in every later request.
+    mark = hashlib.sha256("\0".join(text for _, text in entries).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    lines = [f"--- {mark} {role} ---\n{text}" for role, text in entries]
+    return "\n\n".join([_PREAMBLE, f"--- {mark} transcript ---", *lines, f"--- {mark} end of transcript ---"])
+
+
+def _entry(message: Message) -> tuple[str, str]:
+    """The role of a message, and its text, reasoning and calls."""
+    if message.role == "tool":
+        return f"result of {message.tool_call_id}", plain_text(message.content)
+    lines = []
+    if message.reasoning and message.reasoning.strip():
+        lines.append(f"(thinking) {message.reasoning}")
+    if content := plain_text(message.content):
+        lines.append(content)
+    lines += [f"(calls {call.name}, id {call.id})\n{call.arguments}" for call in message.tool_calls]
+    return f"{message.role} {message.name}" if message.name else message.role, "\n".join(lines)

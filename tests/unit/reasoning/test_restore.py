@@ -15,7 +15,6 @@ from deepseek_cursor_proxy.reasoning.restore import (
     Source,
     look_up,
     prepare,
-    prepare_second_attempt,
 )
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
 from tests.support.histories import TOOLS, assistant, new_chat, result, system, user
@@ -56,7 +55,7 @@ class Memory:
         request = _request(messages, True, True)
         found = self.look_up(request)
         refused = prepare(request, found, "recover" if strategy == "recover" else "placeholder")
-        return prepare_second_attempt(request, found, refused, strategy)
+        return prepare(request, found, strategy, refused=refused)
 
 
 def _request(messages: Sequence[Message], tools: bool, thinking: bool) -> ChatRequest:
@@ -349,7 +348,7 @@ class TestRetry(RestoreTestCase):
         self.memory.record((U,), A, "")
         request = _request(history, False, True)
         refused = self.memory.prepare(*history, tools=False)
-        prepared = prepare_second_attempt(request, self.memory.look_up(request), refused, "recover")
+        prepared = prepare(request, self.memory.look_up(request), "recover", refused=refused)
         self.assertEqual([], reasonings(prepared))
 
     def test_after_a_refusal_without_fillers_all_turns_count_as_missing(self) -> None:

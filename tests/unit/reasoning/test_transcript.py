@@ -1,7 +1,7 @@
 import unittest
 
 from deepseek_cursor_proxy.conversation import Message
-from deepseek_cursor_proxy.reasoning import transcript as recovery
+from deepseek_cursor_proxy.reasoning import restore as recovery
 from tests.support.histories import assistant, result, system, user
 
 CALL = ("call_1", "read_file", '{"path":"a.py"}')
