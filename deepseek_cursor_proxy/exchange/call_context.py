@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.observers.events import (
     DIGEST_LENGTH,
     End,
     Event,
-    Observer,
+    Observers,
     Refused,
     RequestFacts,
     Terminal,
@@ -45,7 +45,7 @@ class RequestReport:
         "has_ended", "name", "path_session", "requested_model", "session", "started", "started_at", "stream",
     )  # fmt: skip
 
-    def __init__(self, observers: Observer, numbers: Iterator[int], api: str, path_session: str = "") -> None:
+    def __init__(self, observers: Observers, numbers: Iterator[int], api: str, path_session: str = "") -> None:
         """`path_session` is unchecked text from the path; never logged."""
         self.emit: Callable[[Event], None] = observers.emit
         self._numbers = numbers

@@ -1,6 +1,6 @@
 """Observers: what the proxy reports about requests, without any influence on them.
 
-    events              the events of a request, and the Observer protocol
+    events              the events of a request, and Observers, which pass them on
     console             four log lines per request
     request_log         the requests in flight and the last thousand that ended, without a text of them
     trace               one JSON file per request; `explain` reads it

@@ -128,15 +128,15 @@ class Console:
             _print_body("DeepSeek said", {"reasoning": message.reasoning, "content": message.content})
 
     def _report_refused(self, event: events.Refused) -> None:
-        self._held.pop(event.number, None)
+        self._held.pop(event.facts.number, None)
         if not event.is_logged_elsewhere:
-            line = f"─ #{event.number} {event.route} refused: {event.end.status} {event.end.message}"
+            line = f"─ #{event.facts.number} {event.route} refused: {event.end.status} {event.end.message}"
             self._write(safe_text(line, 1000))
 
     def _report_passed(self, event: events.PassedThrough) -> None:
         model, outcome = safe_text(event.facts.requested_model, 60), _format_end(event.end)
         caller = f" · {event.facts.key}" if events.is_name(event.facts.key) else ""
-        line = f"─ #{event.number} {model}{caller} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
+        line = f"─ #{event.facts.number} {model}{caller} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
         self._write(safe_text(line, 1000))
 
     def _is_first(self, name: str) -> bool:

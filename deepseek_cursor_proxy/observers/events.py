@@ -15,7 +15,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
@@ -235,10 +235,6 @@ class Finished(NamedTuple):
     # None if the turn was not broken.
     repair: Repair | None = None
 
-    @property
-    def number(self) -> int:
-        return self.facts.number
-
 
 class Refused(NamedTuple):
     """A request ended before an exchange began; `route` is the name of its route, or its method and path."""
@@ -250,10 +246,6 @@ class Refused(NamedTuple):
     # Whether it needs no line in the log: `access` has reported it, or no one is left to fix it.
     is_logged_elsewhere: bool = False
 
-    @property
-    def number(self) -> int:
-        return self.facts.number
-
 
 class PassedThrough(NamedTuple):
     """A request for a model of another upstream is over; the message of its end is the status or an error."""
@@ -262,10 +254,6 @@ class PassedThrough(NamedTuple):
     host: str
     end: End
     seconds: float
-
-    @property
-    def number(self) -> int:
-        return self.facts.number
 
 
 class Rerouted(NamedTuple):
@@ -295,17 +283,14 @@ Terminal = Finished | Refused | PassedThrough
 Event = Received | Restored | Sent | Finished | Refused | PassedThrough | Rerouted | UpstreamChanged
 
 
-class Observer(Protocol):
-    """Called by any thread, several at a time; events of one exchange come in order."""
-
-    def emit(self, event: Event) -> None: ...
-
-
 Handlers = Mapping[type[Event], Callable[[Any], None]]
 
 
 class Observers:
-    """Passes every event to the functions that handle its type."""
+    """Passes every event to the functions that handle its type.
+
+    Called by any thread, several at a time; events of one exchange come in order.
+    """
 
     def __init__(self, *observers: Handlers) -> None:
         self._handlers: dict[type[Event], list[Callable[[Any], None]]] = {}

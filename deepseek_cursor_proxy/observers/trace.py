@@ -6,8 +6,7 @@ caller that `access` does not know leaves no file. A file's name contains the ru
 proxies, one after the other or at once, write here.
 
 `explain` prints a trace as a report on each assistant message's reasoning and the repairs of the request. Any other
-file is a StartupError of one line. All text comes from strangers, so it is printed without control characters. Missing
-or odd fields are tolerated, because people cut and edit a trace before they send it in.
+file is a StartupError of one line.
 """
 
 import time
@@ -19,7 +18,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json, encode_json
+from deepseek_cursor_proxy.json_codec import decode_upstream_json, encode_json
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.observers.console import format_repairs, format_tokens
 from deepseek_cursor_proxy.reasoning import thinking_blocks
@@ -168,85 +167,70 @@ PROOFS = {
 
 
 def explain(path: Path) -> str:
-    return "\n".join(_report(_read(path)))
-
-
-def _read(path: Path) -> Mapping[str, Any]:
     name = safe_text(path, 300)
     try:
-        trace = decode_upstream_json(path.read_bytes())
+        # What it says comes from strangers, so no control character reaches the terminal.
+        return "\n".join([safe_text(line, 300) for line in _report(decode_upstream_json(path.read_bytes()))])
     except OSError as error:
         raise StartupError(f"cannot read {name}: {error.strerror}; name a file of your --trace-dir") from None
-    except ValueError:
-        trace = None
-    if not isinstance(trace, dict) or "client_request" not in trace:
-        raise StartupError(f"{name} is not a trace; name a file that the proxy wrote with --trace-dir")
-    return trace
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise StartupError(f"{name} is not a trace; name a file that the proxy wrote with --trace-dir") from None
 
 
-def _report(trace: Mapping[str, Any]) -> Iterator[str]:
-    yield _title(trace)
-    if usage := as_object(trace.get("usage")):
+def _report(trace: Any) -> Iterator[str]:
+    outcome = f"{trace['outcome']} ({trace['status']})"
+    words = (f"#{trace['number']}", trace.get("received_at"), trace["client_request"].get("model"), outcome)
+    yield " · ".join(str(word)[:120] for word in words if word)
+    if usage := trace.get("usage"):
         yield f"tokens      {format_tokens(read_usage(usage))}"
-    if repair := as_object(trace.get("repair")):
-        yield f"answer      repaired: {safe_text(repair.get('words'))}"
-    tries = [entry for entry in as_list(trace.get("restored")) if isinstance(entry, dict)]
+    if repair := trace.get("repair"):
+        yield f"answer      repaired: {repair['words']}"
+    tries = trace.get("restored", ())
     if not tries:
         yield "The request was not prepared: it failed before that."
-    moves = [entry for entry in as_list(trace.get("rerouted")) if isinstance(entry, dict)]
     for number, entry in enumerate(tries):
         if number:
             yield ""
-            yield from _reason_for(number, moves)
+            yield from _reason_for(number, trace.get("rerouted", ()))
         yield from _attempt(entry)
 
 
 def _reason_for(number: int, moves: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Why the request was prepared once more, after so many times."""
-    reasons = [move for move in moves if move.get("after") == number]
+    reasons = [move for move in moves if move["after"] == number]
     for move in reasons:
-        failed, reason, upstream = (safe_text(move.get(name), 120) for name in ("failed", "reason", "upstream"))
-        yield f"{failed}: {reason}; {upstream} was asked:"
+        yield f"{move['failed']}: {move['reason'][:120]}; {move['upstream']} was asked:"
     if not reasons:
         yield "DeepSeek refused this for missing reasoning; once more, with fewer turns sent natively:"
 
 
-def _title(trace: Mapping[str, Any]) -> str:
-    request = as_object(trace.get("client_request"))
-    outcome = f"{trace.get('outcome', 'unfinished')} ({trace.get('status', '-')})"
-    words = (f"#{trace.get('number', '?')}", trace.get("received_at", ""), request.get("model", ""), outcome)
-    return " · ".join(safe_text(word, 120) for word in words if word)
-
-
 def _attempt(restored: Mapping[str, Any]) -> Iterator[str]:
-    yield f"prefix lost {safe_text(restored.get('divergence') or 'no')}"
-    counts = as_object(restored.get("repairs"))
-    yield f"repaired    {safe_text(format_repairs(counts)) if counts else 'nothing'}"
-    replayed = restored.get("transcribed")
+    repairs, replayed = restored.get("repairs"), restored.get("transcribed")
+    yield f"prefix lost {restored.get('divergence') or 'no'}"
+    yield f"repaired    {format_repairs(repairs) if repairs else 'nothing'}"
     notice = ", and the client was told" if restored.get("notice") else ""
-    yield f"recovered   {f'{safe_text(replayed, 20)} messages replayed as text{notice}' if replayed else 'nothing'}"
-    turns = [turn for turn in as_list(restored.get("turns")) if isinstance(turn, dict)]
+    yield f"recovered   {f'{replayed} messages replayed as text{notice}' if replayed else 'nothing'}"
+    turns = restored["turns"]
     yield f"assistants  {len(turns)}" + (", by message:" if turns else "")
     for turn in turns:
-        yield f"  {safe_text(turn.get('message'), 8):>5}  {_describe_message(turn)}"
+        yield f"  {turn['message']:>5}  {_describe_message(turn)}"
         yield f"         {_describe_reasoning(turn)}"
 
 
 def _describe_message(turn: Mapping[str, Any]) -> str:
-    calls = [f"{name}(…)" for name in as_list(turn.get("calls"))]
-    words = " ".join(str(turn.get("says") or "").split())
-    text = [safe_text(f"“{words}”" if len(words) <= _MOST_SHOWN else f"“{words[:_MOST_SHOWN]}…”")] if words else []
-    return " ".join([*text, safe_text(" ".join(calls), 80)] if calls else text) or "(nothing)"
+    words = " ".join(turn["says"].split())
+    words = words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]}…"
+    calls = " ".join([f"{name}(…)" for name in turn["calls"]])
+    return " ".join(filter(None, (words and f"“{words}”", calls[:80]))) or "(nothing)"
 
 
 def _describe_reasoning(turn: Mapping[str, Any]) -> str:
     """Whether the reasoning was needed, and its source or the reason why there is none."""
-    need = _NEEDS.get(str(turn.get("need")), "?")
-    source, proof = str(turn.get("source")), str(turn.get("proof") or "")
-    why = f"{proof}: {PROOFS[proof]}" if proof in PROOFS else safe_text(proof, 40)
+    source, proof = turn["source"], turn["proof"]
+    why = f"{proof}: {PROOFS[proof]}" if proof in PROOFS else proof[:40]
     if source == "store":
         origin = f"found by {why}"
     else:
-        origin = _SOURCES.get(source, safe_text(source, 40)) + (f" ({why})" if why and source != "client" else "")
-    empty = "; the model had thought nothing" if turn.get("is_empty") and source != "missing" else ""
-    return f"reasoning {need}, {origin}{empty}"
+        origin = _SOURCES[source] + (f" ({why})" if why and source != "client" else "")
+    empty = "; the model had thought nothing" if turn["is_empty"] and source != "missing" else ""
+    return f"reasoning {_NEEDS[turn['need']]}, {origin}{empty}"
