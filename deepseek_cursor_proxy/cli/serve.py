@@ -52,15 +52,15 @@ def run(
     _log_to_stderr(verbose=loaded.config.verbose)
     # Signals are restored last: a second one ends even the shutdown, and one stop may arrive as two signals.
     with standard_streams.serving_streams(), Signals() as signals:
-        code = _serve(loaded, config_path, signals, clear_store=clear_store, reload_config=reload_config)
+        _serve(loaded, config_path, signals, clear_store=clear_store, reload_config=reload_config)
         _print("Stopped.")
         standard_streams.drain()
-    return code
+    return 0
 
 
 def _serve(
     loaded: LoadedConfig, config_path: Path, signals: Signals, *, clear_store: bool, reload_config: ConfigLoader | None
-) -> int:
+) -> None:
     config = loaded.config
     # Before anything is started: raises StartupError for a bad DEEPSEEK_API_KEY.
     access = Access(config)
@@ -93,12 +93,8 @@ def _serve(
             _reload(server, admin, config_path, reload_config)
         if admin is not None:
             admin.context.is_stopping = True
-        _print(_stop_text(server.config.shutdown_grace))
-    return 0
-
-
-def _stop_text(grace: float) -> str:
-    return f"Stopping; running answers have {grace:g} s to finish. A second Ctrl-C stops at once."
+        grace = server.config.shutdown_grace
+        _print(f"Stopping; running answers have {grace:g} s to finish. A second Ctrl-C stops at once.")
 
 
 def _clear_at_start(store: ReasoningStore, path: Path) -> None:
