@@ -237,6 +237,10 @@ class TestNodes(StoreTestCase):
         self.record(session, later)
         (node,) = self.nodes(session)
         self.assertEqual(("Tuesday.", tools), (node.messages[0]["content"], node.tools))
+        again = later._replace(messages=(*later.messages, later.answer, user("s")), answer=answer("c"), tools=())
+        self.record(session, again)
+        (node,) = self.nodes(session)
+        self.assertEqual(("Tuesday.", ()), (node.messages[0]["content"], node.tools))
 
     def test_an_answer_that_is_generated_again_is_a_branch(self) -> None:
         session = self.create()
@@ -244,6 +248,13 @@ class TestNodes(StoreTestCase):
             self.record(session, turn(user("q"), answer(text)))
         first, second = self.nodes(session)
         self.assertEqual((None, first.id), (first.parent, second.parent))
+
+    def test_a_branch_that_ends_within_another_one_has_the_parent_of_its_question(self) -> None:
+        session = self.create()
+        for chat in (["q", "one"], ["q", "two"], ["q", "two", "r", "three"], ["q", "two"]):
+            self.record(session, turn(*[(answer if at % 2 else user)(text) for at, text in enumerate(chat)]))
+        first, second, third = self.nodes(session)
+        self.assertEqual((None, first.id, first.id), (first.parent, second.parent, third.parent))
 
     def test_a_message_of_the_history_is_not_the_models_unless_it_wrote_it_here(self) -> None:
         session = self.create()
