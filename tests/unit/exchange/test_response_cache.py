@@ -13,10 +13,9 @@ from deepseek_cursor_proxy.exchange.response_cache import (
     ReplayedResponse,
     ReplayReader,
     cache_key,
-    is_damaged,
     unpack,
 )
-from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
+from deepseek_cursor_proxy.storage.answers import CachedAnswers
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.traced_memory import traced_memory
 
@@ -62,12 +61,6 @@ class TestReplay(unittest.TestCase):
                 recorder.read(STREAM[at : at + 1000])
             self.assertIsNone(recorder.pack())
 
-    def test_damaged_bytes_are_no_answer(self) -> None:
-        packed = zlib.compress(STREAM)
-        for damaged in (b"damaged", b"", packed[:-5], packed[:100] + b"?" * 50 + packed[150:]):
-            self.assertTrue(is_damaged(damaged))
-        self.assertFalse(is_damaged(packed))
-
     def test_a_long_answer_is_never_whole_in_memory(self) -> None:
         packed = zlib.compress(bytes(16 * 1024 * 1024))
         with traced_memory() as memory:
@@ -100,12 +93,6 @@ class TestLookups(unittest.TestCase):
         self.assertEqual(STREAM, b"".join(piece for piece in found.stream() if isinstance(piece, bytes)))
         self.assertEqual(("miss", "hit"), (first.state, second.state))
         self.assertEqual(("USD", 1, 1, 7, 0.0), self.store.stats("USD").totals)
-
-    def test_a_damaged_answer_is_a_miss(self) -> None:
-        self.store.record(b"1", CachedAnswer(b"damaged"))
-        lookup = self.lookup()
-        self.assertIsNone(lookup.find(b"1"))
-        self.assertEqual("miss", lookup.state)
 
     def test_identical_questions_at_once_are_each_asked_and_the_last_answer_is_kept(self) -> None:
         first, second = self.lookup(), self.lookup()
