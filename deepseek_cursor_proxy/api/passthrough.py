@@ -140,7 +140,6 @@ class _Stream:
             yield b"\n" + self._fail(error)
 
     def _fail(self, error: Exception) -> bytes:
-        # Not in __iter__: an error that is held by the frame it was raised in is freed by the collector only.
         failure = error if isinstance(error, ProxyError) else internal_error(error)
         self._finish(End.of(failure))
         return self._ends.failure_events(failure)

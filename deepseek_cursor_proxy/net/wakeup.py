@@ -1,6 +1,6 @@
 """Wakeup: any thread ends the waits of others for sockets, on every system.
 
-A wait takes a Wakeup in place of a socket (to be notified) or of its client (to be interrupted). Shutting down a socket
+A wait takes a Wakeup in place of a socket (it ends) or of its client (it raises). Shutting down a socket
 wakes the threads that wait for it as well, but not on Windows.
 """
 
@@ -20,14 +20,6 @@ class Wakeup:
         self._lock = threading.Lock()
         self._is_set = self._has_left = False
         self._reason: Callable[[], ProxyError] | None = None
-
-    def notify(self) -> None:
-        """Make it readable; one byte each time."""
-        self._writer.send(b"!")
-
-    def clear(self, most: int = 4096) -> None:
-        """Forget that many notifications, of which there must be one."""
-        self._reader.recv(most)
 
     def set(self, reason: Callable[[], ProxyError] | None = None) -> bool:
         """End all waits, now and later, as a client that leaves does, or with that error; whether it is the first."""

@@ -353,9 +353,9 @@ class TestEnds(SocketTestCase):
             record_sent(attempt)
             order.append("recorded")
 
-        def sent(connection: ClientConnection, data: bytes) -> int:
+        def sent(connection: ClientConnection, data: bytes, flags: int = 0) -> int:
             order.append("ended" if b'"stop"' in data else "sent")
-            return send(connection, data)
+            return send(connection, data, flags)
 
         proxy = self.proxy()
         self.fake.answer(raw_stream({"delta": {"content": "All of it."}, "finish_reason": "stop"}))

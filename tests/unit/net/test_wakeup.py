@@ -43,13 +43,3 @@ class TestWakeup(unittest.TestCase):
         closed = Wakeup()
         closed.close()
         self.assertEqual((False, False), (closed.set(), closed.has_left()))
-
-    def test_a_notified_wakeup_is_readable_until_it_is_cleared(self) -> None:
-        for system in systems().values():
-            with mock.patch.multiple(wait, **system):
-                self.wakeup.notify()
-                self.wakeup.notify()
-                self.wakeup.clear(1)
-                self.assertTrue(wait.wait_readable(self.wakeup, 0, None))
-                self.wakeup.clear()
-                self.assertFalse(wait.wait_readable(self.wakeup, 0, None))

@@ -210,9 +210,9 @@ class TestClientConnection(unittest.TestCase):
     def test_a_request_that_was_sent_in_advance_is_refused_when_the_server_stops(self) -> None:
         send_now = ClientConnection._send_now
 
-        def stop_then(connection: ClientConnection, data: bytes) -> int:
+        def stop_then(connection: ClientConnection, data: bytes, flags: int = 0) -> int:
             connection.stop(StopStage.FINISH_RESPONSES)
-            return send_now(connection, data)
+            return send_now(connection, data, flags)
 
         with mock.patch.object(ClientConnection, "_send_now", stop_then):
             _, client = self.serve()

@@ -41,7 +41,7 @@ class Recorded(ClientConnection):
     sent: list[bytes]
     room = 10**9
 
-    def _send_now(self, data: bytes | memoryview) -> int:
+    def _send_now(self, data: bytes | memoryview, flags: int = 0) -> int:
         _, mark, rest = bytes(data).rpartition(b"\r\n\r\n") if not self.sent else (b"", b"", bytes(data))
         rest = b"head|" + rest if mark else rest
         self.sent.append(rest[: self.room])
