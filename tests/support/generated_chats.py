@@ -145,7 +145,7 @@ class World:
 
     def _render_question_again(self, chat: Chat) -> None:
         if at := self._pick(chat, "user"):
-            chat.history[at] = {"role": "user", "content": f"<open_files/> {self._words()}"}
+            chat.history[at] = {"role": "user", "content": f"<open_files/> {self._question(chat)}"}
             # The answer right behind it has lost the neighbour that proved it, unless an id does.
             self._unprove_plain(chat, at, self._next_question(chat, at))
 
@@ -244,11 +244,9 @@ class World:
         return [(self._id(chat, n), "read_file", json.dumps({"path": self._words(), "n": 1.5})) for n in range(count)]
 
     def _question(self, chat: Chat) -> str:
-        # Chats that are the same to the last byte cannot be distinguished, so neither gets the other's reasoning; that
-        # is test_restore's. Here openings differ in one word, unless ids or blocks distinguish them.
-        is_distinct = chat.has_unique_ids and chat.form is not None
-        is_opening = len(chat.history) == 1 and not is_distinct
-        return f"{self._words()} ({self._next()})" if is_opening else self._words()
+        # Turns that are the same to the last byte since the answer before the last question share the oldest reasoning;
+        # that is test_restore's. Here questions differ in one word, unless the client shows the reasoning.
+        return self._words() if chat.form is not None else f"{self._words()} ({self._next()})"
 
     def _id(self, chat: Chat, number: int) -> str:
         if not chat.has_unique_ids:
