@@ -446,10 +446,25 @@ class TestGrownHistory(unittest.TestCase):
             self.assertEqual(None, reasonings(prepare(other, found, "placeholder", chats))[-1])
 
     def test_a_cleared_store_is_cleared_for_chats_in_memory_too(self) -> None:
-        self.chat = [message._replace(content="I look.") if message.tool_calls else message for message in self.chat]
-        self.assertEqual(5, self.memory.prepare(*self.chat, strategy="placeholder").count_turns().filled)
+        chat = [S, U]
+        for number in range(10):
+            answer = assistant(f"Answer number {number}.")
+            self.memory.record(chat, answer, f"thought {number}")
+            chat += [answer, U2]
+            self.assertEqual(number + 1, self.memory.prepare(*chat).count_turns().filled)
         self.memory.found.clear()
-        self.assertEqual(0, self.memory.prepare(*self.chat, strategy="placeholder").count_turns().filled)
+        self.assertEqual(0, self.memory.prepare(*chat).count_turns().filled)
+
+    def test_a_turn_that_was_missing_is_found_once_it_is_stored(self) -> None:
+        newest = assistant("The newest one is known.")
+        self.memory.record(self.chat, newest, "thought")
+        self.chat += [newest, U2]
+        missing = self.memory.prepare(*self.chat, strategy="placeholder").count_turns().missing
+        at = next(at for at, message in enumerate(self.chat) if message.content == "Well.")
+        self.memory.record(self.chat[:at], self.chat[at], "stored late")
+        prepared = self.memory.prepare(*self.chat, strategy="placeholder")
+        self.assertEqual(missing - 1, prepared.count_turns().missing)
+        self.assertEqual("stored late", prepared.request.messages[at].reasoning)
 
     def test_restored_messages_that_did_not_change_are_the_same_objects(self) -> None:
         """Encoded bytes are kept by these objects: 200 turns took 1.6 times as long when each last turn was new."""
