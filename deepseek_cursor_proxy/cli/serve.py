@@ -150,7 +150,6 @@ def _make_trace_directory(trace_dir: Path) -> None:
     probe = expand_home(trace_dir) / ".can-write"
     try:
         private_files.make_directory(probe.parent)
-        private_files.remove_drafts(probe.parent)
         private_files.write(probe, b"")
         probe.unlink()
     except OSError as error:

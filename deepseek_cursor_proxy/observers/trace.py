@@ -83,7 +83,7 @@ class Trace:
         stamp = trace["received_at"].replace(":", "").replace("-", "").partition("+")[0]
         private_files.make_directory(self._directory)
         path = self._directory / f"{stamp}-{file_end(self._run, trace['number'])}"
-        private_files.write(path, redact_keys(encode_json(trace).decode()).encode(), is_new_name=True)
+        private_files.write(path, redact_keys(encode_json(trace).decode()).encode())
 
 
 def file_end(run: str, number: int) -> str:

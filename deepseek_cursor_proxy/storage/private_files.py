@@ -21,7 +21,6 @@ _log = logging.getLogger(__name__)
 
 SECRET_NAME = "secret.key"
 _SECRET_BYTES = 32
-_DRAFT = re.compile(r"(.+)\.([0-9]+)\.[0-9a-f]{8}")
 # Windows locks bytes, and nobody can read a locked one: this one lies behind the content of any file of ours.
 _FAR_BYTE = 2**40
 
@@ -43,15 +42,11 @@ def create(path: Path) -> None:
             path.chmod(0o600)
 
 
-def write(
-    path: Path, data: bytes, *, on_draft: Callable[[Path], object] | None = None, is_new_name: bool = False
-) -> None:
+def write(path: Path, data: bytes, *, on_draft: Callable[[Path], object] | None = None) -> None:
     """Write a whole private file. Replaces a link instead of following it: a link could lead to any other file.
 
-    `on_draft` gets the draft that will replace the file. `is_new_name`: no process can have left a draft of the file.
+    `on_draft` gets the draft that will replace the file.
     """
-    if not is_new_name:
-        remove_drafts(path.parent, path.name)
     draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(_create_exclusive(draft), "wb") as file:
@@ -64,29 +59,6 @@ def write(
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
-
-
-def remove_drafts(folder: Path, name: str | None = None) -> None:
-    """Delete the drafts, of one file or of all in a folder of ours, that killed processes left."""
-    with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            found = _DRAFT.fullmatch(path.name)
-            if found is not None and found[1] == (name or found[1]) and not _is_running(int(found[2])):
-                with contextlib.suppress(OSError):
-                    path.unlink()
-
-
-def _is_running(process: int) -> bool:
-    if os.name == "nt":
-        # There os.kill would end it; a draft that it has open cannot be deleted.
-        return process == os.getpid()
-    try:
-        os.kill(process, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
 
 
 def read_or_create(path: Path, new: Callable[[], bytes], is_valid: Callable[[bytes], bool]) -> bytes:

@@ -5,15 +5,15 @@ if the file is still as setup left it; otherwise it takes out its own part alone
 
 The history, in a private folder of the proxy, has a record and one backup per file. The record has the digest of what
 was written, so that an undo can tell whether the file was changed since, and what JSON files held before, which their
-text cannot tell. It is written before the files, and again after them. In between it also has the states in which setup
-found each file, so a setup that is killed at any moment leaves a record that fits the file, old or new.
+text cannot tell. It is written before the files. A second setup first makes each file as it was before the first one:
+that fits the old record and the new one, so a setup that is killed at any moment can be repeated or undone.
 """
 
 import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import count
 from pathlib import Path
@@ -52,9 +52,6 @@ class FileChange:
 
 def plan(client: str, targets: Sequence[Target], history: "SetupHistory", *, is_undo: bool = False) -> list[FileChange]:
     """Work out the changes of a setup or an undo. Raises Refusal."""
-    history.remove_drafts()
-    for target in targets:
-        documents.remove_drafts(target.path)
     return [_plan_file(target, history.entry(client, target.path), is_undo=is_undo) for target in targets]
 
 
@@ -62,20 +59,20 @@ def make(client: str, changes: Sequence[FileChange], history: "SetupHistory") ->
     """Make the changes of a setup, all or none; the backups. Raises OSError."""
     _check(changes)
     former = {change.path: entry for change in changes if (entry := history.entry(client, change.path)) is not None}
-    entries, either = {}, {}
-    for change in changes:
-        if change.after is not None:
-            entry = FileEntry(change.before, (FileState(digest(change.after), change.record),))
-            known = former[change.path].states if change.path in former else ()
-            entries[change.path], either[change.path] = entry, entry._replace(states=(*entry.states, *known))
-    # First, so that there is no moment without a record that fits the files and a backup.
-    history.write(client, either, keeps_backups=True)
+    entries = {
+        change.path: FileEntry(change.before, digest(change.after), change.record)
+        for change in changes
+        if change.after is not None
+    }
+    _replace_all([replace(change, after=change.before) for change in changes])
     try:
-        _replace_all(changes)
+        backups = history.write(client, entries)
+        _replace_all([replace(change, now=change.before) for change in changes])
     except OSError:
         history.write(client, former)
+        _replace_all([replace(change, now=change.before, after=change.now) for change in changes])
         raise
-    return history.write(client, entries)
+    return backups
 
 
 def undo(client: str, changes: Sequence[FileChange], history: "SetupHistory") -> None:
@@ -120,17 +117,10 @@ def _before(target: Target, now: bytes | None, entry: "FileEntry | None") -> byt
     """The content without our part. Raises ChangedLines."""
     if now is None:
         return None
-    if entry is not None and (now == entry.before or digest(now) in [state.digest for state in entry.states]):
+    if entry is not None and (now == entry.before or digest(now) == entry.digest):
         return entry.before
     document = decode(now)
-    *others, last = [state.record for state in entry.states] if entry is not None else [[]]
-    text = None
-    for record in others:
-        with contextlib.suppress(ChangedLines):
-            text = target.editor.revert(document.text, record)
-            break
-    if text is None:
-        text = target.editor.revert(document.text, last)
+    text = target.editor.revert(document.text, entry.record if entry is not None else [])
     is_new = entry is None or entry.before is None
     if is_new and text != document.text and text.strip() in ("", "{}"):
         return None
@@ -162,18 +152,12 @@ def _replace_all(changes: Sequence[FileChange]) -> None:
 # The history …
 
 
-class FileState(NamedTuple):
-    """A content that setup wrote or found: its digest, and the recorded changes that led to it."""
-
-    digest: str
-    record: Record
-
-
 class FileEntry(NamedTuple):
-    """One file: its content before setup (None: there was no file), and the states in which it may be now."""
+    """One file: its content before setup (None: there was no file), the digest of what was written, and the record."""
 
     before: bytes | None
-    states: tuple[FileState, ...]
+    digest: str
+    record: Record
 
 
 class SetupHistory:
@@ -189,14 +173,13 @@ class SetupHistory:
             found = json.loads(self._record(client).read_bytes())[str(path)]
             backup = found["backup"]
             before = None if backup is None else (self._folder / backup).read_bytes()
-            states = (found, *found.get("former", ()))
-            return FileEntry(before, tuple(FileState(str(state["digest"]), list(state["changes"])) for state in states))
+            return FileEntry(before, str(found["digest"]), list(found["changes"]))
         return None
 
-    def write(self, client: str, entries: dict[Path, FileEntry], *, keeps_backups: bool = False) -> list[Path]:
+    def write(self, client: str, entries: dict[Path, FileEntry]) -> list[Path]:
         """Replace the record of a client; the backups, one for each file that was there. Raises OSError."""
         private_files.make_directory(self._folder)
-        old = set() if keeps_backups else set(self.backups(client))
+        old = set(self.backups(client))
         record: dict[str, Any] = {}
         backups = []
         for path, entry in entries.items():
@@ -204,8 +187,7 @@ class SetupHistory:
             if entry.before is not None:
                 backup = self._write_backup(f"{client}.{self._today.isoformat()}.{path.name.lstrip('.')}", entry.before)
                 backups.append(self._folder / backup)
-            state, *former = ({"digest": state.digest, "changes": state.record} for state in entry.states)
-            record[str(path)] = {**state, "backup": backup, **({"former": former} if former else {})}
+            record[str(path)] = {"digest": entry.digest, "changes": entry.record, "backup": backup}
         private_files.write(self._record(client), json.dumps(record, indent=1).encode())
         self._delete(old - set(backups))
         return backups
@@ -230,10 +212,6 @@ class SetupHistory:
         # The record first: without a backup it would not fit the file.
         self._delete({self._record(client)})
         self._delete(set(self.backups(client)))
-
-    def remove_drafts(self) -> None:
-        """Delete what a killed setup left here."""
-        private_files.remove_drafts(self._folder)
 
     def _record(self, client: str) -> Path:
         return self._folder / f"{client}.json"

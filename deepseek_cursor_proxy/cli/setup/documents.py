@@ -152,12 +152,6 @@ def replace(path: Path, data: bytes | None) -> None:
     private_files.write(real, data, on_draft=partial(_finish, real))
 
 
-def remove_drafts(path: Path) -> None:
-    """Delete what a killed setup left beside a file."""
-    real = Path(os.path.realpath(path))
-    private_files.remove_drafts(real.parent, real.name)
-
-
 def _finish(real: Path, draft: Path) -> None:
     """Give a draft the owner and mode of the file that it replaces; a new file is for its owner alone."""
     with draft.open("rb+") as file:

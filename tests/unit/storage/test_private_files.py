@@ -110,28 +110,3 @@ class PrivateFilesTest(unittest.TestCase):
         with self.assertRaises(OSError):
             private_files.write(self.place / "directory", b"words")
         self.assertEqual(["directory"], os.listdir(self.place))
-
-    def test_drafts_of_killed_processes_are_deleted_by_the_next_write(self) -> None:
-        dead = 2**30
-        left = [f"config.toml.{dead}.0123abcd", f"other.toml.{dead}.0123abcd"]
-        kept = [
-            f"config.toml.{os.getpid()}.0123abcd",
-            f"config.toml.{dead}.bak",
-            f"config.toml.{dead}.0123ABCD",
-            f"config.toml.old.{dead}.0123abcd",
-            "config.toml.2026.1234567",
-        ]
-        for name in (*left, *kept):
-            (self.place / name).touch()
-        private_files.write(self.place / "config.toml", b"words")
-        self.assertEqual({"config.toml", left[1], *kept}, set(os.listdir(self.place)))
-        private_files.remove_drafts(self.place)
-        self.assertNotIn(left[1], os.listdir(self.place))
-        private_files.remove_drafts(self.place / "absent")
-
-    @unittest.skipIf(os.name == "nt", "there a draft that is open cannot be deleted")
-    def test_the_draft_of_another_users_process_stays(self) -> None:
-        (self.place / "a.1.0123abcd").touch()
-        with mock.patch("os.kill", side_effect=PermissionError):
-            private_files.remove_drafts(self.place)
-        self.assertEqual(["a.1.0123abcd"], os.listdir(self.place))
