@@ -47,10 +47,9 @@ DIRECTIONS = {
     "admin": "access deepseek exchange http1 net observers reasoning server sessions storage upstream usage "
     + "usage.prices",
     "cli.tunnel": "net",
-    "cli.demo": "reasoning server storage",
     "cli.setup": "deepseek storage usage.prices",
     "cli.doctor": "access admin cli.setup deepseek net storage upstream usage",
-    "cli": "access admin cli.demo cli.doctor cli.setup cli.tunnel deepseek net observers reasoning server "
+    "cli": "access admin cli.doctor cli.setup cli.tunnel deepseek net observers reasoning server "
     + "sessions storage tokens upstream usage usage.prices",
     # Files of the top level that are not open to all.
     "access": "http1",

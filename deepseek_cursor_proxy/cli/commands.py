@@ -44,7 +44,7 @@ def _explain(options: dict[str, Any]) -> None:
 
 
 def _demo(options: dict[str, Any]) -> int:
-    from deepseek_cursor_proxy.cli.demo import demo
+    from deepseek_cursor_proxy.cli import demo
 
     return demo.run(program_name())
 

@@ -27,7 +27,6 @@ from queue import SimpleQueue
 from socketserver import TCPServer
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import Call
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.fake_deepseek import leaks
 from tests.fake_deepseek.completion import Answer, Completion, PrefixCache, model_entry
@@ -38,6 +37,7 @@ from tests.fake_deepseek.searches import Citation, Search
 from tests.fake_deepseek.steps import Failure, Raw, ReceivedRequest, Step
 from tests.fake_deepseek.weather import weather_responder
 from tests.fake_deepseek.web_tools import MESSAGE_FIELDS
+from tests.support.cursor import Call
 
 __all__ = [
     "Answer",

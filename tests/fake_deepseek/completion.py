@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import Call
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.fake_deepseek import web_tools
 from tests.fake_deepseek.contract import VISION_MODELS, is_thinking
 from tests.fake_deepseek.searches import Citation, Search
+from tests.support.cursor import Call
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo import cursor
 from tests.fake_deepseek.completion import Answer
+from tests.support import cursor
 
 
 def weather_responder(payload: Mapping[str, Any]) -> Answer:

@@ -9,11 +9,11 @@ import uuid
 from typing import Any
 
 from deepseek_cursor_proxy.admin.service import AdminService
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, run_weather_tool
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.interop.browser import NARROW, WIDE, BrowserCase, Page, expect, focus_is_visible
 from tests.support.admin_client import ADMIN_KEY, AdminCase
+from tests.support.cursor import WEATHER_TOOLS, run_weather_tool
 from tests.support.harness import RunningProxy, chat_body
 from tests.support.polling import wait_until
 

@@ -6,8 +6,8 @@ Whatever a test asks, every byte that comes back is checked when the test ends (
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS
 from tests.fake_deepseek import Answer, Call, Failure
+from tests.support.cursor import WEATHER_TOOLS
 
 try:
     import openai

@@ -5,11 +5,11 @@ Its streaming helpers add events up strictly: an event about a part that was nev
 
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS
 from tests.fake_deepseek import Answer, weather_responder
 from tests.interop.command_line import AWKWARD, MODEL, Json
 from tests.interop.node_case import NodeCase
 from tests.interop.test_openai_responses import VARIANTS
+from tests.support.cursor import WEATHER_TOOLS
 
 # Pinned: seen to run on Node 20 and 22, though it asks for 22.
 OPENAI = "openai@7.53.0"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, run_weather_tool
 from tests.fake_deepseek import Answer, FakeDeepSeek, weather_responder
+from tests.support.cursor import WEATHER_TOOLS, run_weather_tool
 from tests.support.harness import running_proxy
 
 try:

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, StreamReader
 from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.reasoning import thinking_blocks
@@ -16,6 +15,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import response
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules, weather_responder
 from tests.proxy.chats.test_trace import CALLED
+from tests.support.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool
 from tests.support.harness import PATIENCE, SocketTestCase, chat_body, read_until, request_bytes
 from tests.support.histories import TOOLS, tool_calls
 from tests.support.polling import eventually, wait_until

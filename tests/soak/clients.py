@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step, weather_responder
+from tests.support.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient
 from tests.support.processes import wait_for_end_of_stdin
 
 # Longer than anything takes that works.

@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step, weather_responder
 from tests.soak import clients
 from tests.soak.clients import CLIENTS, ClientRun, ClientRunFailed
+from tests.support.cursor import WEATHER_TOOLS
 from tests.support.harness import SocketTestCase
 
 QUESTION = {"role": "user", "content": "loop: do I need an umbrella?"}

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.demo.cursor import CursorClient
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange import retries
 from deepseek_cursor_proxy.exchange.services import Services
@@ -22,6 +21,7 @@ from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, Deep
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.usage import ledger
 from tests.fake_deepseek import FakeDeepSeek
+from tests.support.cursor import CursorClient
 from tests.support.histories import TOOLS
 
 PATIENCE = 10.0

@@ -17,9 +17,9 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import deepseek_cursor_proxy
-from deepseek_cursor_proxy.cli.demo.cursor import Call, CursorClient, echo
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, FakeDeepSeek
+from tests.support.cursor import Call, CursorClient, echo
 from tests.support.harness import RunningProxy
 from tests.support.histories import TOOLS
 from tests.support.polling import wait_until

@@ -21,9 +21,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
+from tests.support.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
 from tests.support.polling import eventually, wait_until
 from tests.support.program import COMMAND, Process, address
 from tests.support.systems import ROOT

@@ -3,9 +3,9 @@
 import logging
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import CursorClient
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer
+from tests.support.cursor import CursorClient
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.unit.reasoning.test_chats import tool
 

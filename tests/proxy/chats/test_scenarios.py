@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import ClientAnswer, CursorClient
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
 from tests.fake_deepseek import Answer, Call, Raw
+from tests.support.cursor import ClientAnswer, CursorClient
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
 from tests.support.raw_streams import streamed

@@ -3,7 +3,7 @@
 import json
 import random
 
-from deepseek_cursor_proxy.cli.demo.cursor import CursorClient
+from tests.support.cursor import CursorClient
 from tests.support.harness import SocketTestCase
 from tests.unit.reasoning.test_chats import tools
 

@@ -3,9 +3,9 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, echo
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, weather_responder
 from tests.fake_deepseek.contract import MISSING_REASONING
+from tests.support.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, echo
 
 CALL = Call("call_00_abc", "get_location", '{"why": "weather"}')
 

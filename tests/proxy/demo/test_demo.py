@@ -7,8 +7,8 @@ import unittest
 from functools import partial
 from unittest.mock import patch
 
-from deepseek_cursor_proxy.cli.demo import demo
-from deepseek_cursor_proxy.cli.demo.small_deepseek import MISSING_REASONING, ReceivedRequest, SmallDeepSeek
+from deepseek_cursor_proxy.cli import demo
+from deepseek_cursor_proxy.cli.demo import MISSING_REASONING, ReceivedRequest, SmallDeepSeek
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 

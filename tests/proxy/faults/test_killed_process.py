@@ -16,9 +16,9 @@ import unittest
 from http.client import HTTPException
 from typing import Any
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek
+from tests.support.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
 from tests.support.program import Process, ServeTest, address
 from tests.support.width import IS_LONG, width
 

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.demo.cursor import WEATHER_TOOLS, CursorClient
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.sqlite.schema import STORE
 from tests.fake_deepseek import FakeDeepSeek, weather_responder
+from tests.support.cursor import WEATHER_TOOLS, CursorClient
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.polling import eventually, wait_until
 from tests.support.program import ServeTest, address

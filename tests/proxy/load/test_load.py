@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.demo.cursor import CursorClient
 from deepseek_cursor_proxy.server import client_connection
 from deepseek_cursor_proxy.server.resource_limits import raise_descriptors
 from tests.fake_deepseek import Answer, FakeDeepSeek, Raw
 from tests.support import processes
+from tests.support.cursor import CursorClient
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.resources import ResourceBaseline

@@ -8,9 +8,9 @@ import json
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.demo.cursor import CursorClient
 from deepseek_cursor_proxy.deepseek import images
 from tests.fake_deepseek import Answer, Call
+from tests.support.cursor import CursorClient
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
 from tests.support.width import width
