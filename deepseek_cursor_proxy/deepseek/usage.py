@@ -93,20 +93,18 @@ class TokenLogprobs:
         logprobs = as_object(choice.get("logprobs"))
         for name, entries in (("content", self.text), ("reasoning_content", self.reasoning)):
             for value in as_list(logprobs.get(name)):
-                entry = None if self._is_damaged else _entry(value)
+                entry = None if self._is_damaged else read_logprob(value)
                 if entry is None:
                     self._is_damaged = True
                     return
                 entries.append(entry)
 
 
-def _entry(value: object) -> dict[str, Any] | None:
+def read_logprob(value: object) -> dict[str, Any] | None:
+    """The token of an entry, its log probability and its bytes, which may be null upstream; None if it is damaged."""
     fields = as_object(value)
     token, logprob, data = fields.get("token"), fields.get("logprob"), fields.get("bytes")
-    if not isinstance(token, str) or isinstance(logprob, bool) or not isinstance(logprob, (int, float)):
+    if not isinstance(token, str) or type(logprob) not in (int, float):
         return None
-    if data is None:
-        data = list(token.encode("utf-8", "replace"))
-    if not isinstance(data, list) or not all(isinstance(byte, int) and 0 <= byte < 256 for byte in data):
-        return None
-    return {"token": token, "logprob": logprob, "bytes": data}
+    is_list = isinstance(data, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in data)
+    return {"token": token, "logprob": logprob, "bytes": data if is_list else list(token.encode("utf-8", "replace"))}

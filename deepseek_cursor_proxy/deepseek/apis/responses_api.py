@@ -166,8 +166,8 @@ def _encode(request: ChatRequest, memory: Chat) -> bytes:
 _FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter", None: "length"}
 # For a reason that is not in the table.
 _UNKNOWN_END = "aborted"
-# An item of the output: its index, or a made-up name if the event has no index.
-ItemKey = int | str
+# The index of an item in the output.
+ItemKey = int
 
 
 def response_deltas(body: Mapping[str, Any]) -> list[Delta]:
@@ -341,10 +341,6 @@ class ResponseReader(EventReader):
     def __init__(self) -> None:
         super().__init__()
         self._items = ItemReader()
-        # The keys of items by id; how many items without index and id have begun, and whether the last one has ended.
-        self._keys_by_id: dict[str, ItemKey] = {}
-        self._unnamed = 0
-        self._has_ended = True
 
     def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
         deltas = super()._read_event(events, data)
@@ -352,7 +348,7 @@ class ResponseReader(EventReader):
         return deltas
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        items, key = self._items, self._key_of(chunk)
+        items, key = self._items, count_of(chunk, "output_index")
         match chunk.get("type"):
             case "response.reasoning_text.delta":
                 return items.reasoning(key, chunk.get("delta"))
@@ -376,28 +372,6 @@ class ResponseReader(EventReader):
                 raise chat_api.failure(chunk)
             case _:
                 return []
-
-    def _key_of(self, chunk: Mapping[str, Any]) -> ItemKey:
-        """The item of an event: by its output_index, else by the item's id, else by the order of events.
-
-        Some gateways leave out the index, some the id; without both, the pieces of two calls would become one call.
-        """
-        index, kind = chunk.get("output_index"), chunk.get("type")
-        item_id = as_text(chunk.get("item_id") or as_object(chunk.get("item")).get("id"))
-        if isinstance(index, int):
-            if item_id:
-                self._keys_by_id[item_id] = index
-            return index
-        if item_id:
-            return self._keys_by_id.setdefault(item_id, f"id {item_id}")
-        if kind == "response.output_item.added" or (self._has_ended and kind != "response.output_item.done"):
-            self._unnamed += 1
-            self._has_ended = False
-        elif kind == "response.output_item.done":
-            # A done event without an added event is an item of its own.
-            self._unnamed += self._has_ended
-            self._has_ended = True
-        return f"unnamed {self._unnamed}"
 
 
 RESPONSES = UpstreamApi("/responses", payload, _encode, response_deltas, ResponseReader, runs_server_tools=True)

@@ -12,11 +12,9 @@ the writers know the client's names only; chat_stream.OwnNameReader puts them in
 DeepSeek refuses a whole request for one schema without `type: "object"` at its root; the Codex app (26.803) sends one
 with every request. Changed is:
 
-    root      a missing or other `type` -> "object"; missing `properties` -> {}; `$ref` -> the schema it refers to;
-              allOf, anyOf and oneOf stay, now beside the type; parameters that are missing, null or a boolean -> no
-              parameters
-    anywhere  a null `type`, and `required` or `properties` of a wrong type, are left out; true, false and others in
-              place of a schema become a schema of the same meaning
+    root      a missing or other `type` -> "object"; missing `properties` -> {}; allOf, anyOf and oneOf stay, now beside
+              the type; parameters that are missing or null -> no parameters
+    anywhere  a null `type`, `required`, `properties` or `items` is left out
 
 All else stays, in its order, and a schema that needs no change stays the same object. The result depends on the schema
 alone, so that DeepSeek's prefix cache hits. Depth is limited by json_codec.
@@ -31,19 +29,13 @@ from functools import lru_cache
 from itertools import count
 from operator import is_
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 Schema = Mapping[str, Any]
 
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_SINGLE = frozenset({"items", "not", "if", "then", "else", "contains", "propertyNames"})
-# A boolean is common here, and accepted.
-_SINGLE_OR_BOOLEAN = frozenset({"additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems"})
-# The root's own annotations win over those of the schema that it refers to.
-_ANNOTATIONS = frozenset({"$schema", "$id", "$comment", "title", "description", "type"})
-# In place of the value of a keyword: leave the keyword out.
-_LEFT_OUT = object()
+_SINGLE = frozenset({"items", "not", "if", "then", "else", "contains", "propertyNames", "additionalProperties"})
+_NEVER_NULL = frozenset({"type", "required", "properties", "items"})
 
 
 def normalize_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -85,79 +77,32 @@ def normalize(parameters: object) -> Schema:
     """The schema that DeepSeek gets for the parameters of a function."""
     if not isinstance(parameters, dict):
         return {"type": "object", "properties": {}}
-    schema = _clean(_inline_reference(parameters) if "$ref" in parameters else parameters)
+    schema: Schema = _clean(parameters)
     if schema.get("type") == "object" and "properties" in schema:
         return schema
     return {**schema, "type": "object", "properties": schema.get("properties", {})}
 
 
-def _inline_reference(root: Schema) -> Schema:
-    """A root without `$ref`; a reference that is circular, or to no schema, is left out."""
-    schema, visited = root, set[str]()
-    while "$ref" in schema:
-        reference = schema["$ref"]
-        rest = {name: value for name, value in schema.items() if name != "$ref"}
-        target = _resolve(root, reference) if isinstance(reference, str) and reference not in visited else None
-        if target is None:
-            return rest
-        visited.add(reference)
-        if _ANNOTATIONS.issuperset(rest.keys() & target.keys()):
-            schema = {**target, **rest}
-        else:
-            # Both apply.
-            others = rest.get("allOf")
-            schema = {**rest, "allOf": [*(others if isinstance(others, list) else ()), {"$ref": reference}]}
-    return schema
-
-
-def _resolve(root: Schema, reference: str) -> Schema | None:
-    """The schema at a JSON pointer such as `#/$defs/Arguments`; None if there is none."""
-    start, *path = unquote(reference).split("/")
-    target: Any = root if start == "#" and path else None
-    for step in path:
-        target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
-    return target if isinstance(target, dict) else None
-
-
-def _clean(schema: Schema) -> Schema:
-    """A schema without invalid keywords; the same object if it has none."""
-    changes = {name: new for name, value in schema.items() if (new := _clean_value(name, value)) is not value}
-    if not changes:
+def _clean(schema: Any) -> Any:
+    """A schema without nulls where DeepSeek refuses them; the same object if it has none."""
+    if not isinstance(schema, dict):
         return schema
-    return {name: new for name, value in schema.items() if (new := changes.get(name, value)) is not _LEFT_OUT}
+    kept = {name: value for name, value in schema.items() if not (value is None and name in _NEVER_NULL)}
+    cleaned = {name: _clean_value(name, value) for name, value in kept.items()}
+    is_same = len(kept) == len(schema) and all(value is schema[name] for name, value in cleaned.items())
+    return schema if is_same else cleaned
 
 
 def _clean_value(keyword: str, value: Any) -> Any:
-    """The value of a keyword, the same object if nothing changes; _LEFT_OUT if its type is wrong."""
-    if keyword in _MAPS:
-        if not isinstance(value, dict):
-            return _LEFT_OUT
-        changes = {name: new for name, inner in value.items() if (new := _clean_place(inner)) is not inner}
-        return {**value, **changes} if changes else value
-    if keyword in _LISTS or (keyword == "items" and isinstance(value, list)):
-        if not isinstance(value, list):
-            return _LEFT_OUT
-        cleaned = [_clean_place(inner) for inner in value]
-        return value if all(map(is_, cleaned, value)) else cleaned
-    if keyword in _SINGLE or keyword in _SINGLE_OR_BOOLEAN:
-        if isinstance(value, dict):
-            return _clean(value)
-        if not isinstance(value, bool):
-            return _LEFT_OUT
-        return value if keyword in _SINGLE_OR_BOOLEAN else _clean_place(value)
-    if keyword == "required":
-        if not isinstance(value, list):
-            return _LEFT_OUT
-        names = list(dict.fromkeys(name for name in value if isinstance(name, str)))
-        return value if len(names) == len(value) else names
-    return _LEFT_OUT if keyword == "type" and value is None else value
-
-
-def _clean_place(value: Any) -> Schema:
-    """The schema at a place where one must be."""
-    if isinstance(value, dict):
+    if keyword in _SINGLE and isinstance(value, dict):
         return _clean(value)
-    return {"not": {}} if value is False else {}
+    if keyword in _MAPS and isinstance(value, dict):
+        inner = {name: _clean(each) for name, each in value.items()}
+        return value if all(map(is_, inner.values(), value.values())) else inner
+    if keyword in _LISTS and isinstance(value, list):
+        cleaned = list(map(_clean, value))
+        return value if all(map(is_, cleaned, value)) else cleaned
+    return value
 
 
 Key = TypeVar("Key", str, tuple[str, str])

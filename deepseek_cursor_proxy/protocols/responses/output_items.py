@@ -8,13 +8,14 @@ history, half a thought as well, and runs every call that is done. Only a text t
 done as well as incomplete.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, ServerPiece, ToolCall, join_pieces
 from deepseek_cursor_proxy.deepseek.rules import is_whole_call
+from deepseek_cursor_proxy.deepseek.usage import read_logprob
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import as_list, as_object, encode_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json
 from deepseek_cursor_proxy.protocols.request.custom_tools import FreeTextReader
 from deepseek_cursor_proxy.protocols.responses.envelope import COMPACTION, Frame
 
@@ -205,7 +206,7 @@ class TextItem(Item):
 
 
 class ServerItem(Item):
-    """An item of a tool that DeepSeek runs itself, as DeepSeek sends it; its id as well, if no other item has it.
+    """An item of a tool that DeepSeek runs itself, as DeepSeek sends it, with its id if it has one.
 
     Only a search has events for its steps. Fields that the official types require of one are added if they are missing.
     """
@@ -213,13 +214,9 @@ class ServerItem(Item):
     kind = "ws"
     _STEPS = ("in_progress", "searching", "completed")
 
-    def __init__(
-        self, frame: Frame, index: int, events: EventSequence, item: Mapping[str, Any], ids: Container[str]
-    ) -> None:
+    def __init__(self, frame: Frame, index: int, events: EventSequence, item: Mapping[str, Any]) -> None:
         super().__init__(frame, index, events)
-        given = item.get("id")
-        if isinstance(given, str) and given and given not in ids:
-            self.id = given
+        self.id = as_text(item.get("id")) or self.id
         self._item = item
         self._is_search = item["type"] == "web_search_call"
         # How many steps of a search have been written.
@@ -335,16 +332,7 @@ def read_logprobs(delta: Delta) -> list[dict[str, Any]]:
     choice = as_object(next(iter(as_list(delta.chunk.get("choices"))), None))
     entries: list[dict[str, Any]] = []
     for value in as_list(as_object(choice.get("logprobs")).get("content")):
-        if (token := _token(value)) is not None:
-            others = map(_token, as_list(value.get("top_logprobs")))
+        if (token := read_logprob(value)) is not None:
+            others = map(read_logprob, as_list(value.get("top_logprobs")))
             entries.append({**token, "top_logprobs": [other for other in others if other is not None]})
     return entries
-
-
-def _token(value: object) -> dict[str, Any] | None:
-    fields = as_object(value)
-    token, logprob, data = fields.get("token"), fields.get("logprob"), fields.get("bytes")
-    if not isinstance(token, str) or isinstance(logprob, bool) or not isinstance(logprob, (int, float)):
-        return None
-    is_list = isinstance(data, list) and all(isinstance(byte, int) for byte in data)
-    return {"token": token, "logprob": logprob, "bytes": data if is_list else list(token.encode("utf-8", "replace"))}

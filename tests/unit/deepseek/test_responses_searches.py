@@ -13,7 +13,6 @@ from deepseek_cursor_proxy.conversation import (
     ServerPiece,
     ToolCall,
     pack_items,
-    unpack_items,
 )
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES, payload, response_deltas, usage
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -22,7 +21,7 @@ from tests.fake_deepseek.completion import PrefixCache
 from tests.fake_deepseek.native import Response
 from tests.support.histories import TOOLS, new_chat, user
 from tests.unit.deepseek.apis.test_responses_api import call_item, history, message_item, reasoning_item, response
-from tests.unit.deepseek.apis.test_responses_stream import event, read_pieces, reply, without
+from tests.unit.deepseek.apis.test_responses_stream import event, read_pieces, reply
 
 TOOL = {"type": "web_search", "external_web_access": True}
 CHOICE = {"type": "web_search"}
@@ -84,19 +83,6 @@ class TestAnswers(unittest.TestCase):
     def test_a_stream_tells_each_step_of_a_search(self) -> None:
         steps = [piece.step for piece in pieces(read_both_ways(ANSWERS[0])[0])]
         self.assertEqual(["in_progress", "searching", "completed"], steps)
-
-    def test_events_without_ids_or_indexes_are_read_alike(self) -> None:
-        for answer in ANSWERS:
-            events = [json.loads(each.partition(b"data: ")[2]) for each in written(answer).events()]
-            expected = reply(read_pieces(map(event, events))[0])
-            for names in (["output_index"], ["output_index", "item_id", "id"]):
-                deltas, _ = read_pieces(event(without(each, names)) for each in events)
-                with self.subTest(names):
-                    found, *ends = reply(deltas)
-                    self.assertEqual(list(expected[1:]), ends)
-                    self.assertEqual(expected[0]._replace(server_items=None), found._replace(server_items=None))
-                    kinds = [item["type"] for item in unpack_items(found, "answer")]
-                    self.assertEqual([item["type"] for item in unpack_items(expected[0], "answer")], kinds)
 
     def test_an_item_that_only_began_is_taken_from_the_end_or_has_failed(self) -> None:
         item = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search"}}

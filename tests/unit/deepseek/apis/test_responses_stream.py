@@ -61,12 +61,6 @@ def read_reply(events: Iterable[Any]) -> tuple[Message, str | None, Any]:
     return reply(read_pieces(map(event, events))[0])
 
 
-def without(chunk: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """An event without these fields, in its item as well, as some gateways send it."""
-    rest = {name: value for name, value in chunk.items() if name not in names}
-    return {**rest, "item": without(chunk["item"], names)} if isinstance(chunk.get("item"), dict) else rest
-
-
 class TestSplits(unittest.TestCase):
     def test_a_native_stream_in_pieces_of_any_size_is_read_alike(self) -> None:
         for answer in ANSWERS:
@@ -96,22 +90,6 @@ class TestSplits(unittest.TestCase):
             for rest in ("response.output_item", "response.output_item.done", "response.created"):
                 fewer = [each for each in events[:-1] if each["type"].startswith(rest)] + events[-1:]
                 self.assertEqual(expected, read_reply(fewer), rest)
-
-    def test_native_items_without_an_index_are_kept_apart(self) -> None:
-        """Two calls became one, and of whole items only the first was read."""
-        for answer in ANSWERS:
-            events = event_objects(answer)
-            expected = read_reply(events)
-            for drops in (("output_index",), ("output_index", "item_id", "id")):
-                for rest in ("response.", "response.output_item.done"):
-                    bare = [without(each, drops) for each in events[:-1] if each["type"].startswith(rest)] + events[-1:]
-                    with self.subTest(answer=answer, drops=drops, rest=rest):
-                        self.assertEqual(expected, read_reply(bare))
-
-    def test_an_index_in_some_events_of_a_native_item_holds_for_all(self) -> None:
-        events = event_objects(ANSWERS[1])
-        bare = [each if "item" in each else without(each, ("output_index",)) for each in events]
-        self.assertEqual(read_reply(events), read_reply(bare))
 
     def test_a_last_event_without_its_response_ends_a_native_stream(self) -> None:
         events = event_objects(ANSWERS[1])
