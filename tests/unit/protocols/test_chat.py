@@ -67,6 +67,16 @@ class TestChatStream(unittest.TestCase):
     def test_chat_chunks_that_came_together_are_written_together(self) -> None:
         self.assertEqual(3, len(written([DELTA, DELTA], [DELTA])))
 
+    def test_content_after_the_finish_reason_comes_after_what_closes_the_thinking(self) -> None:
+        """It became a part of the thinking."""
+        [finish] = chunk_deltas({"content": ""}, "stop")
+        closing = finish._replace(text="</think>")  # type: ignore[union-attr]
+        *chunks, _ = events(written([closing], chunk_deltas({"content": "Hi"})))
+        found = [
+            (chunk["choices"][0]["delta"].get("content"), chunk["choices"][0]["finish_reason"]) for chunk in chunks
+        ]
+        self.assertEqual([("</think>", None), ("Hi", None), (None, "stop")], found)
+
     def test_a_chat_chunk_has_the_literal_finish_reason(self) -> None:
         self.assertIn(b'"finish_reason":"tool_calls"', written(chunk_deltas({"content": ""}, "tool_calls"))[0])
 
