@@ -189,6 +189,8 @@ class GenerationRequest(NamedTuple):
     uses_cache: bool = False
     # Whether the client wants that stream as one chat completion.
     is_joined: bool = False
+    # Whether the client gets nothing before the end of the answer, though it is streamed to us.
+    is_plain: bool = False
 
     def with_cache(self) -> "GenerationRequest":
         """The request as the cache needs it: plain and streamed ones are the same question to the upstream."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Reply
+from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, join_stream
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, add_usage, read_usage
@@ -84,6 +84,7 @@ class Exchange:
         self._discarded: Mapping[str, Any] | None = None
         self._end = CLIENT_LEFT
         self._is_joined = generation.is_joined
+        self._is_plain = generation.is_plain
         report.emit(Received(report.number, request, generation.body, report.body_bytes, report.key, self.progress))
 
     def _send(self) -> None:
@@ -127,6 +128,7 @@ class Exchange:
         """The answer to the current attempt, added up and stored as it arrives."""
         cache = self._shared.cache
         is_empty = False
+        held: Batch = []
         with closing(self._attempt.read()) as steps:
             for events in steps:
                 self._add_up(events)
@@ -135,8 +137,13 @@ class Exchange:
                     # Only the usage can follow.
                     continue
                 self._store(events)
-                if events.batch:
-                    yield events.batch
+                if self._is_plain and self._reply.is_blank and not self._reply.is_finished:
+                    # Thinking so far: as long as the client has none of it, the turn can be asked for again.
+                    held += events.batch
+                    yield [Heartbeat()]
+                elif events.batch:
+                    yield [*held, *events.batch]
+                    held = []
                 if events.problem is not None:
                     events.raise_problem()
         if is_empty:
@@ -184,7 +191,8 @@ class Exchange:
         if config.repair_turns == "off" or not config.retry_budget or self._discarded is not None:
             return False
         # Thinking that was handed on cannot be taken back.
-        return not self._attempt.is_cached and (not self._request.stream or self._output < Output.CONTENT)
+        is_whole = self._is_plain or not self._request.stream
+        return not self._attempt.is_cached and (is_whole or self._output < Output.CONTENT)
 
     def _discard_answer(self) -> None:
         """Forget an empty turn before the request is sent again; its usage counts."""

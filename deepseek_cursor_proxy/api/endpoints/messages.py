@@ -41,7 +41,9 @@ class MessagesEndpoint(GenerationEndpoint):
         # Its own Messages API serves the tools that it runs there, and histories with their items.
         needs_own = chat.server_tools or any(message.server_items is not None for message in chat.messages)
         upstream_api = MESSAGES if needs_own else CHAT
-        generation = GenerationRequest(chat._replace(stream=True), request.body, request.body_bytes, upstream_api)
+        generation = GenerationRequest(
+            chat._replace(stream=True), request.body, request.body_bytes, upstream_api, is_plain=not chat.stream
+        )
         exchange = self.open(request, generation)
         tokens = request.body_bytes // _BYTES_PER_TOKEN
         head = MessageHead(f"msg_{secrets.token_hex(12)}", new_request_id(), tokens)

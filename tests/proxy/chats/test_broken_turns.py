@@ -171,9 +171,8 @@ class TestEmptyTurns(BrokenTurnsTestCase):
         }
         for api in APIS:
             for stream in (True, False):
-                # Thinking and blanks that were handed on cannot be taken back; for Messages DeepSeek always streams.
-                is_streamed = stream or api.path == messages_client.PATH
-                for first in (EMPTY,) if is_streamed else (EMPTY, THOUGHT_ONLY, BLANK):
+                # Thinking and blanks that were handed on cannot be taken back.
+                for first in (EMPTY,) if stream else (EMPTY, THOUGHT_ONLY, BLANK):
                     with self.subTest(api.path, stream=stream, first=first):
                         self.fake.forget()
                         self.fake.answer(first, HEALTHY)
