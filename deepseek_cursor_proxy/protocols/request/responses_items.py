@@ -8,8 +8,9 @@ message, up to the first result or the next user message:
 
 A turn also ends where the next one begins: with new reasoning or new text after text, as long as it has no call. Items
 of our own have the id of their response in their ids, so that a response with reasoning or text twice stays one turn.
-Only plain reasoning counts. A summary is not what the model thought and encrypted content cannot be read here, so both
-leave the reasoning unknown, and `reasoning.restore` looks it up.
+Only plain reasoning counts. A summary of another server is not what the model thought and encrypted content cannot be
+read here, so both leave the reasoning unknown, and `reasoning.restore` looks it up. In our own items the summary is the
+whole reasoning.
 
 Items of tools that DeepSeek runs itself (`web_search_call`) are part of their turn, as they are: it goes on after them
 with reasoning and text. Where DeepSeek does not get them they are left out, in `dropped`, like items of other servers
@@ -211,18 +212,18 @@ class _Reader:
 
     def _read_reasoning(self, item: Json, param: str) -> None:
         self._continue_turn(item, begins=bool(self._turn.messages))
-        parts = optional(item, "content", list, "a list", f"{param}.content") or []
+        field = "content" if item.get("content") or _own_suffix(item) is None else "summary"
+        parts = optional(item, field, list, "a list", f"{param}.{field}") or []
         texts: list[str | None] = []
         for index, part in enumerate(parts):
-            at = f"{param}.content[{index}]"
+            at = f"{param}.{field}[{index}]"
             texts.append(optional_string(object_at(part, at), "text", at))
         if readable := [text for text in texts if text is not None]:
             self._turn.thoughts.append("\n".join(readable))
 
     def _continue_turn(self, item: Json, *, begins: bool) -> None:
         """Begin a new turn if the item is of another response of ours or, without our ids, if it `begins` one."""
-        own_id = OWN_ID.fullmatch(item_id) if isinstance(item_id := item.get("id"), str) else None
-        id_suffix = own_id[1] if own_id is not None else None
+        id_suffix = _own_suffix(item)
         if id_suffix is not None and self._turn.id_suffix is not None:
             is_another = id_suffix != self._turn.id_suffix
         else:
@@ -246,6 +247,12 @@ class _Reader:
         if message is not None:
             self._messages.append(self._tools.wrap_custom_calls(message) if message.tool_calls else message)
         self._turn = _Turn()
+
+
+def _own_suffix(item: Json) -> str | None:
+    """The part of an item's id that names its response; None if it is no item of ours."""
+    own_id = OWN_ID.fullmatch(item_id) if isinstance(item_id := item.get("id"), str) else None
+    return own_id[1] if own_id is not None else None
 
 
 _PARSE: Stage[Any, _Reader] = Stage("parse items")

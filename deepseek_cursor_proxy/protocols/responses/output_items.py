@@ -8,7 +8,7 @@ history, half a thought as well, and runs every call that is done. Only a text t
 done as well as incomplete.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, ServerPiece, ToolCall, join_pieces
@@ -108,25 +108,24 @@ _REASONING_FORMS = {
 
 
 class ReasoningItem(Item):
-    """The reasoning; repeated as a summary for clients that ask for one, because there is no shorter one."""
+    """The reasoning; as a summary alone for clients that ask for one: Copilot makes text of an item that has both."""
 
     kind = "rs"
 
     def __init__(self, frame: Frame, index: int, events: EventSequence) -> None:
         super().__init__(frame, index, events)
         self._sealer = frame.sealer if frame.options.sealed else None
-        # The fields to write, with their places in the events.
-        fields = ("content",) if frame.options.summary is None else ("content", "summary")
-        self._places = {field: self._position(**{f"{field}_index": 0}) for field in fields}
-        self._deltas = [_splice(f"{_REASONING_FORMS[field][0]}.delta", at) for field, at in self._places.items()]
+        self._field = "content" if frame.options.summary is None else "summary"
+        self._text_event, self._part_event, self._part_type = _REASONING_FORMS[self._field]
+        self._at = self._position(**{f"{self._field}_index": 0})
+        self._delta = _splice(f"{self._text_event}.delta", self._at)
 
     @property
     def value(self) -> dict[str, Any]:
         item: dict[str, Any] = {"id": self.id, "type": "reasoning", "summary": [], "content": []}
         if self.is_done:
             text = self.text
-            for field in self._places:
-                item[field] = [{"type": _REASONING_FORMS[field][2], "text": text}]
+            item[self._field] = [{"type": self._part_type, "text": text}]
             if self._sealer is not None:
                 item["encrypted_content"] = self._sealer.seal(text)
         return {**item, "status": self._status}
@@ -134,22 +133,17 @@ class ReasoningItem(Item):
     def announce(self) -> None:
         """Add the item and its part: openai-node (5 to 7) refuses deltas of a part that was not announced."""
         super().announce()
-        for field, at in self._places.items():
-            _, part_event, part_type = _REASONING_FORMS[field]
-            self._events.add(f"{part_event}.added", **at, part={"type": part_type, "text": ""})
+        self._events.add(f"{self._part_event}.added", **self._at, part={"type": self._part_type, "text": ""})
 
     def write(self, text: str, strings: Sequence[bytes]) -> None:
         self._pieces.append(text)
-        for delta in self._deltas:
-            self._events.splice(delta, strings)
+        self._events.splice(self._delta, strings)
 
     def finish(self) -> None:
         self._status = "completed"
         text = self.text
-        for field, at in self._places.items():
-            text_event, part_event, part_type = _REASONING_FORMS[field]
-            self._events.add(f"{text_event}.done", **at, text=text)
-            self._events.add(f"{part_event}.done", **at, part={"type": part_type, "text": text})
+        self._events.add(f"{self._text_event}.done", **self._at, text=text)
+        self._events.add(f"{self._part_event}.done", **self._at, part={"type": self._part_type, "text": text})
         super().finish()
 
 
@@ -206,7 +200,7 @@ class TextItem(Item):
 
 
 class ServerItem(Item):
-    """An item of a tool that DeepSeek runs itself, as DeepSeek sends it, with its id if it has one.
+    """An item of a tool that DeepSeek runs itself, as DeepSeek sends it; its id as well, if no other item has it.
 
     Only a search has events for its steps. Fields that the official types require of one are added if they are missing.
     """
@@ -214,9 +208,12 @@ class ServerItem(Item):
     kind = "ws"
     _STEPS = ("in_progress", "searching", "completed")
 
-    def __init__(self, frame: Frame, index: int, events: EventSequence, item: Mapping[str, Any]) -> None:
+    def __init__(
+        self, frame: Frame, index: int, events: EventSequence, item: Mapping[str, Any], ids: Container[str]
+    ) -> None:
         super().__init__(frame, index, events)
-        self.id = as_text(item.get("id")) or self.id
+        given = as_text(item.get("id"))
+        self.id = given if given and given not in ids else self.id
         self._item = item
         self._is_search = item["type"] == "web_search_call"
         # How many steps of a search have been written.

@@ -195,7 +195,8 @@ class ResponseWriter:
         for piece in server.pieces:
             item = self._server_items.get(piece.key)
             if item is None:
-                item = self._add(ServerItem(self._frame, len(self._items), self._events, piece.item))
+                ids = {other.id for other in self._items}
+                item = self._add(ServerItem(self._frame, len(self._items), self._events, piece.item, ids))
                 self._server_items[piece.key] = item
             item.advance(piece)
         if isinstance(self._open, TextItem):

@@ -162,12 +162,12 @@ class TestAnswers(SearchCase):
         self.assertEqual(*seen)
 
     def test_every_search_has_an_id_of_its_own(self) -> None:
-        named = Search(raw='{"type": "web_search_call", "id": "ws_1", "status": "completed"}')
-        self.fake.answer(Answer("Hm.", "Rain.", searches=(named, Search(has_id=False))))
+        twice = Search(raw='{"type": "web_search_call", "id": "ws_1", "status": "completed"}')
+        self.fake.answer(Answer("Hm.", "Rain.", searches=(twice, twice, Search(has_id=False))))
         response = self.complete(self.running, "Rain?", tools=TOOLS, stream=True)
         ids = [item["id"] for item in response["output"] if item["type"] == "web_search_call"]
         suffix = response["id"].removeprefix("resp_")
-        self.assertEqual(["ws_1", f"ws_{suffix}_1"], ids)
+        self.assertEqual(["ws_1", f"ws_{suffix}_1", f"ws_{suffix}_2"], ids)
 
     def test_a_forced_search_is_made_without_thinking(self) -> None:
         for choice in ({"type": "web_search"}, {"type": "web_search_preview"}):

@@ -36,7 +36,7 @@ class TestStreams(ResponsesTestCase):
     def test_a_reasoning_part_is_added_before_its_first_delta(self) -> None:
         """openai-node (5 to 7) fails with "missing content at index 0" otherwise."""
         self.fake.answer(Answer(reasoning="A longer thought.", content="Hi.", piece=4))
-        events = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"}).events
+        events = self.create(self.proxy(), "q", stream=True).events
         about = [event for event in events if event.get("content_index") == 0 and event["output_index"] == 0]
         kinds_ = [kind.removeprefix("response.") for kind in dict.fromkeys(kinds(about))]
         self.assertEqual(
@@ -45,14 +45,22 @@ class TestStreams(ResponsesTestCase):
         self.assertEqual({"type": "reasoning_text", "text": ""}, about[0]["part"])
         self.assertEqual({"type": "reasoning_text", "text": "A longer thought."}, about[-1]["part"])
 
-    def test_a_requested_summary_is_streamed(self) -> None:
+    def test_a_requested_summary_is_streamed_alone(self) -> None:
+        """Copilot sent reasoning with both, content and summary, back as the text of the answer."""
         self.fake.answer(Answer(reasoning="A longer thought than one piece.", content="Hi."))
         reply = self.create(self.proxy(), "q", stream=True, reasoning={"summary": "auto"})
+        self.assertEqual([], [kind for kind in kinds(reply.events) if "reasoning_text" in kind])
         found = [kind for kind in kinds(reply.events) if "summary" in kind]
         self.assertEqual("response.reasoning_summary_part.added", found[0])
         self.assertEqual(["response.reasoning_summary_text.done", "response.reasoning_summary_part.done"], found[-2:])
         thought = reply.response["output"][0]
-        self.assertEqual([{"type": "summary_text", "text": thought["content"][0]["text"]}], thought["summary"])
+        expected = [{"type": "summary_text", "text": "A longer thought than one piece."}]
+        self.assertEqual((expected, []), (thought["summary"], thought["content"]))
+        # Sent back as it is, it is the reasoning, also if the proxy has lost its store.
+        items = [{"role": "user", "content": "q"}, *reply.response["output"], {"role": "user", "content": "Go on."}]
+        self.create(self.proxy(), items, tools=[{"type": "function", "name": "look"}])
+        message = self.fake.accepted[-1]["messages"][1]
+        self.assertEqual("A longer thought than one piece.", message["reasoning_content"])
 
     def test_a_bug_ends_a_response_stream_with_response_failed(self) -> None:
         proxy = self.proxy()
