@@ -19,11 +19,11 @@ from deepseek_cursor_proxy.json_codec import is_json, json_text, object_in
 
 FIELD = "input"
 
-_HEAD = f'{{"{FIELD}":"'
-# Where in the head JSON allows white space: before and after the brace, and around the colon.
-_GAPS = (0, 1, len(_HEAD) - 2, len(_HEAD) - 1)
-_PIECE = re.compile(r'[^"\\]+|\\u[0-9a-fA-F]{4}|\\.|"', re.DOTALL)
-_UNFINISHED = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_HEAD = re.compile(rf'\s*{{\s*"{FIELD}"\s*:\s*"')
+_SQUEEZED_HEAD = f'{{"{FIELD}":"'
+# Up to the end of the string, or to an escape that has not come as a whole.
+_INSIDE = re.compile(r'(?:[^"\\]++|\\(?!u[0-9a-fA-F]{0,3}\Z).)*+', re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"'}
 
 
@@ -155,68 +155,45 @@ class FreeTextReader:
 
     def __init__(self) -> None:
         self._state = "head"
-        # How much of the head matched, and all fragments so far: they may turn out to be no head.
-        self._matched = 0
-        self._seen: list[str] = []
-        # An incomplete escape, and the first half of a surrogate pair.
-        self._unfinished = ""
-        self._surrogate = ""
+        # What has come and is not read: of other arguments all of it.
+        self._unread = ""
 
     def feed(self, fragment: str) -> str:
+        if self._state == "after":
+            return ""
+        self._unread += fragment
         if self._state == "head":
-            fragment = self._read_head(fragment)
-        if self._state == "inside":
-            return self._read_inside(fragment)
-        if self._state == "other":
-            self._seen.append(fragment)
-        return ""
+            self._read_head()
+        return self._read_inside() if self._state == "inside" else ""
 
     def end(self) -> str:
         """The rest of the text, when no more fragments come."""
-        if self._state != "other":
+        state, self._state = self._state, "after"
+        if state != "other":
             return ""
-        self._state = "after"
-        whole = "".join(self._seen)
         # Other fields may precede the text.
-        text = (object_in(whole) or {}).get(FIELD)
-        return text if isinstance(text, str) else whole
+        text = (object_in(self._unread) or {}).get(FIELD)
+        return text if isinstance(text, str) else self._unread
 
-    def _read_head(self, fragment: str) -> str:
-        """Match the head as far as the fragment goes; returns the text after it."""
-        for position, char in enumerate(fragment):
-            if char == _HEAD[self._matched]:
-                self._matched += 1
-            elif not (self._matched in _GAPS and char in " \t\r\n"):
-                self._state = "other"
-                self._seen.append(fragment[:position])
-                return fragment[position:]
-            if self._matched == len(_HEAD):
-                self._state = "inside"
-                return fragment[position + 1 :]
-        self._seen.append(fragment)
-        return ""
+    def _read_head(self) -> None:
+        if (head := _HEAD.match(self._unread)) is not None:
+            self._state, self._unread = "inside", self._unread[head.end() :]
+            return
+        squeezed = "".join(self._unread.split())
+        if squeezed == _SQUEEZED_HEAD or not _SQUEEZED_HEAD.startswith(squeezed):
+            self._state = "other"
 
-    def _read_inside(self, fragment: str) -> str:
-        text = self._unfinished + fragment
-        self._unfinished = ""
-        pieces = [self._surrogate]
-        position = 0
-        while position < len(text) and self._state == "inside":
-            if text[position] == "\\" and _UNFINISHED.match(text, position):
-                self._unfinished = text[position:]
-                break
-            piece = _PIECE.match(text, position)
-            assert piece is not None
-            position = piece.end()
-            if piece.group() == '"':
-                self._state = "after"
-            else:
-                pieces.append(_unescape(piece.group()))
-        text = "".join(pieces)
-        self._surrogate = ""
-        if self._state == "inside" and "\ud800" <= text[-1:] <= "\udbff":
-            text, self._surrogate = text[:-1], text[-1]
-        return join_pieces([text])
+    def _read_inside(self) -> str:
+        whole = _INSIDE.match(self._unread)
+        assert whole is not None
+        text, rest = join_pieces([_ESCAPE.sub(_unescape, whole[0])]), self._unread[whole.end() :]
+        if rest[:1] == '"':
+            self._state = "after"
+        elif "\ud800" <= text[-1:] <= "\udbff":
+            # The first half of a pair of surrogates.
+            text, rest = text[:-1], text[-1] + rest
+        self._unread = rest
+        return text
 
 
 def read_free_text(arguments: str) -> str:
@@ -224,9 +201,5 @@ def read_free_text(arguments: str) -> str:
     return reader.feed(arguments) + reader.end()
 
 
-def _unescape(piece: str) -> str:
-    if piece[0] != "\\":
-        return piece
-    if piece[1] == "u" and len(piece) == 6:
-        return chr(int(piece[2:], 16))
-    return _ESCAPES.get(piece[1], piece)
+def _unescape(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16)) if escape[1] else _ESCAPES.get(escape[2], escape[0])
