@@ -184,6 +184,8 @@ class ChoicesExchange:
                     self._outputs.put(_Output(choice, batch))
             self._outputs.put(_Output(choice, None))
         except BaseException as error:
+            # Other calls may not be accepted yet.
+            self._opened.put(error)
             self._outputs.put(_Output(choice, error))
 
     def _observe(self, choice: int, event: Event) -> None:

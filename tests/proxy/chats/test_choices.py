@@ -82,6 +82,7 @@ class TestChoices(SocketTestCase):
             ("before the answer", True, (Failure(402, "Insufficient Balance"), silent, silent), 402),
             ("before a plain one", False, (silent, Failure(402, "Insufficient Balance"), silent), 402),
             ("midway", True, (talking, Answer(content="y", cut_after=2), talking), None),
+            ("midway, others not accepted", True, (silent, Answer(content="y", cut_after=2), silent), 502),
         ):
             with self.subTest(name):
                 # Calls that are ended may leave a step behind, so that each case has a DeepSeek of its own.
