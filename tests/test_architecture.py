@@ -165,10 +165,12 @@ class TestArchitecture(unittest.TestCase):
         for module, path in modules().items():
             self.assertIsNone(re.search(words, path.read_text(encoding="utf-8")), module)
 
-    def test_only_storage_and_the_sessions_know_sqlite(self) -> None:
+    def test_only_storage_sessions_and_the_ledger_know_sqlite(self) -> None:
         """The doctor names SQLite's version."""
         users = {module for module, path in modules().items() if "sqlite3" in imports(path)}
-        others = {each for each in users if not each.startswith(("storage.", "sessions.", "cli.doctor."))}
+        others = {
+            each for each in users if not each.startswith(("storage.", "sessions.", "usage.ledger", "cli.doctor."))
+        }
         self.assertEqual(set(), others)
 
     def test_nothing_outside_the_standard_library_is_imported(self) -> None:

@@ -12,8 +12,8 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
+from deepseek_cursor_proxy.storage.database import StoreSize
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.sqlite.database import StoreSize
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.metrics import Statistics

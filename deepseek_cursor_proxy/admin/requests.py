@@ -22,8 +22,8 @@ from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
 from deepseek_cursor_proxy.observers.events import Progress, RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.observers.trace import PROOFS, file_end
-from deepseek_cursor_proxy.storage.entries import UsageRow
-from deepseek_cursor_proxy.storage.sqlite import usage_rows
+from deepseek_cursor_proxy.usage import ledger
+from deepseek_cursor_proxy.usage.ledger import UsageRow
 from deepseek_cursor_proxy.usage.prices import Cost
 
 _PAGE, _LARGEST_PAGE = 50, 500
@@ -65,8 +65,8 @@ def _ledger_rows(
     with ledger_connection(services.reasoning_store.database) as connection:
         before_id = -before if before is not None and before < 0 else None
         if before is not None and before >= 0 and all(number != before for number, _ in in_memory):
-            before_id = usage_rows.find_id(connection, before, context.started_at)
-        found = usage_rows.read_page(connection, limit + len(in_memory), before_id, wanted)
+            before_id = ledger.find_id(connection, before, context.started_at)
+        found = ledger.read_page(connection, limit + len(in_memory), before_id, wanted)
     others = [each for each in found if (each.number, each.ended_at) not in in_memory]
     return [row(_to_record(each), -each.id) for each in others[:limit]]
 
@@ -92,7 +92,7 @@ def details(context: AdminContext, id: int) -> dict[str, Any]:
     log, old = services.request_log, None
     if id < 0:
         with ledger_connection(services.reasoning_store.database) as connection:
-            old = usage_rows.find(connection, -id)
+            old = ledger.find(connection, -id)
     record = _to_record(old) if old is not None else log.find(id)
     if record is None:
         raise NotFound(

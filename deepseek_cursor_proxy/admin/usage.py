@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.errors import BadRequest, Overloaded
+from deepseek_cursor_proxy.storage.database import Database, open_read_only
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.sqlite import usage_rows
-from deepseek_cursor_proxy.storage.sqlite.database import Database, open_read_only
+from deepseek_cursor_proxy.usage import ledger
 from deepseek_cursor_proxy.usage.prices import PriceList
 from deepseek_cursor_proxy.usage.report import GROUPS, Period, make_report, sum_day
 
@@ -46,7 +46,7 @@ def today(context: AdminContext) -> dict[str, Any] | None:
     return None
 
 
-def _read(context: AdminContext, key: object, read: Callable[[usage_rows.Reader, PriceList], Any]) -> dict[str, Any]:
+def _read(context: AdminContext, key: object, read: Callable[[ledger.Reader, PriceList], Any]) -> dict[str, Any]:
     services = context.services()
 
     def compute() -> Any:
@@ -58,7 +58,7 @@ def _read(context: AdminContext, key: object, read: Callable[[usage_rows.Reader,
 
 
 @contextmanager
-def ledger_connection(database: Database) -> Iterator[usage_rows.Reader]:
+def ledger_connection(database: Database) -> Iterator[ledger.Reader]:
     """A connection for reading; Overloaded for a store that cannot be used."""
     try:
         if database.path == ":memory:":

@@ -24,12 +24,12 @@ from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.storage.entries import DaySums
+from deepseek_cursor_proxy.storage.database import open_read_only
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.usage import balance
+from deepseek_cursor_proxy.usage.ledger import DaySums
 from deepseek_cursor_proxy.usage.prices import PriceList, format_amount
 from deepseek_cursor_proxy.usage.report import GROUPS, NAMELESS, Period, UsageGroup, UsageReport, make_report
 

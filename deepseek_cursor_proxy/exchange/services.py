@@ -78,17 +78,19 @@ class Services:
     def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore) -> "Services":
         _warn_of_pictures(config)
         client = UpstreamClient(config)
-        database, pruning = reasoning_store.database, reasoning_store.pruning
+        database = reasoning_store.database
         secret = InstallationSecret(Path(database.path), given_secret(config.secret_file))
         shared = _open_shared(config, secret, reasoning_store) if config.store else None
         forms = ReasoningForms(database)
         request_log, sessions = RequestLog(), SessionService(config, Path(database.path))
-        ledger = UsageLedger(database, pruning=pruning)
+        ledger = UsageLedger(database)
         request_log.subscribe(ledger.add)
         access = Access(config, was_accepted_before=ledger.was_accepted_before)
-        responses = ResponseStore(database, pruning=pruning)
+        responses = ResponseStore(database)
         if shared is not None:
-            responses.share(shared)
+            from deepseek_cursor_proxy.storage.shared.responses import SharedResponses
+
+            responses.share(SharedResponses(shared, responses))
         if count := responses.fail_orphans():
             _log.warning("%d stored responses were not finished when the proxy last stopped and are failed now", count)
         return cls(
@@ -96,7 +98,7 @@ class Services:
             access=access,
             reasoning_store=reasoning_store,
             chats=Chats(),
-            response_cache=CachedAnswers(database, pruning=pruning),
+            response_cache=CachedAnswers(database),
             memory=ChatMemory(),
             responses=responses,
             jobs=Jobs(config.background_workers, config.background_queue),

@@ -43,7 +43,7 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     storable,
 )
 from deepseek_cursor_proxy.storage.faults import FaultGuard
-from deepseek_cursor_proxy.storage.sqlite.schema import Schema
+from deepseek_cursor_proxy.storage.schema import Schema
 from deepseek_cursor_proxy.storage.store import Store
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
@@ -223,7 +223,7 @@ class SessionStore:
 
     def record(self, turns: Sequence[TurnOfSession]) -> None:
         """Add turns, except those of deleted sessions. While the file cannot be used, they wait."""
-        self._waiting.put(turns)
+        self._waiting.write(turns)
         self._unpruned += len(turns)
         if self._unpruned >= _TURNS_BETWEEN_PRUNINGS:
             self._unpruned = 0

@@ -1,21 +1,19 @@
 """The store: one SQLite file with reasonings, responses, usage and learned values.
 
-    reasonings, responses            the two large stores, each a policy over its table
-    answers                          answers of the response cache
-    learned                          reasoning forms of upstreams, namespaces of named keys
-    limits                           what keys and groups have used of their limits: the contract of an engine
-    table, entries                   Table; Kind, the values of rows, and the contract of an engine
-    write_behind                     writes that share a commit, and entries that wait for the file
-    store, faults                    Store: opens, reopens and closes the file; the faults that it may have
-    sqlite/                          the engine: connections, transactions, migrations, and all SQL
-    resp/                            a client for Redis and Valkey
-    shared/                          what several proxies share on Redis or Valkey, and what waits for it
-    steady_clock                     the clock by which rows are too old
-    private_files                    files that only their owner reads; the secret beside the store
+    reasonings, responses   the two large tables
+    answers                 answers of the response cache
+    learned                 reasoning forms of upstreams, namespaces of named keys
+    limits                  what keys and groups have used of their limits
+    table                   Table: the base of the large ones; what is kept, and pruning
+    write_behind            writes that share a commit, and entries that wait for the file
+    store                   Store: opens the file, opens it again after a fault
+    database, schema        connections and transactions; the CREATE statements
+    faults                  what may be wrong with the file, and the guard that keeps it away from answers
+    private_files           files that only their owner reads; the secret beside the store
+    resp/, shared/          a client for Redis and Valkey; what several proxies share there
 
-A Table is the policy of one kind of rows, its Kind their description, its Rows the engine's side. The Store is the
-lifecycle of the file, the Database its connections.
+No answer ever fails or waits because of the file. A lookup that cannot be made finds nothing; a write that cannot be
+made waits in memory, within bounds, is found there, and is made when the file can be used.
 
-Other folders import the stores, the last two and, for a table of its own (`usage/ledger`), table and entries.
-`sessions/` has a file of its own on the same engine.
+Every table is one class with its SQL in it. `usage/ledger` has a table of its own in this file, `sessions/` a file.
 """

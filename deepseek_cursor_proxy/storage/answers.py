@@ -1,15 +1,16 @@
-"""Whole answers for the response cache, by the digest of the question.
+"""CachedAnswers: whole answers for the response cache, by the digest of the question, and what their use has saved.
 
-No answer to a client ever fails because of this store: what cannot be written waits in memory.
+The digest has the caller in it, so that no row is ever found for another one. A row is never changed; it is deleted
+when it is too old, and the oldest are when all take up too much. Sums of hits, and of the tokens and the money that
+they saved, stay when rows are deleted. Hits are counted in memory and written with the next answer, after some of them,
+or at the end; a process that is killed loses a few.
 """
 
-import time
-from collections.abc import Callable, Collection
+import sqlite3
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Unpack
 
-from deepseek_cursor_proxy.storage.entries import CacheTotals, Kind, Row
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.rows import AnswerRows
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
@@ -30,12 +31,47 @@ class CachedAnswer(NamedTuple):
     currency: str = ""
 
 
+class CacheTotals(NamedTuple):
+    """Hits and misses of the response cache since the store was made, and what the hits saved."""
+
+    currency: str = ""
+    hits: int = 0
+    misses: int = 0
+    tokens: int = 0
+    money: float = 0.0
+
+    def add(self, other: "CacheTotals") -> "CacheTotals":
+        _, hits, misses, tokens, money = other
+        return CacheTotals(
+            self.currency, self.hits + hits, self.misses + misses, self.tokens + tokens, self.money + money
+        )
+
+
 class CacheStats(NamedTuple):
     """How many answers are kept and how many bytes they take up; `totals.money` is in the currency asked for."""
 
     entries: int
     bytes: int
     totals: CacheTotals
+
+
+class _Answer(NamedTuple):
+    key: bytes
+    created_at: float
+    answer: CachedAnswer
+
+
+class _WaitingAnswers(WriteBehind[_Answer]):
+    bound = 4 * 1024 * 1024
+    batch = 256 * 1024
+    # An integer over 2**63 from an upstream: no later try would write it.
+    keeps_refused = False
+
+    def size(self, entry: _Answer) -> int:
+        return _BYTES_PER_ROW + len(entry.answer.packed)
+
+    def keys(self, entry: _Answer) -> Collection[bytes]:
+        return [entry.key]
 
 
 class _WaitingTotals(WriteBehind[CacheTotals]):
@@ -50,48 +86,48 @@ class _WaitingTotals(WriteBehind[CacheTotals]):
         return old.add(new)
 
 
-class CachedAnswers(Table[Row]):
-    """Whole answers of upstreams by the digest of what was asked. Called by workers.
+class CachedAnswers(Table[_Answer]):
+    """Called by workers."""
 
-    The digest has the caller in it, so that no row is ever found for another one. A row is never changed; it is deleted
-    when it is too old, and the oldest are when all take up too much. Sums of hits, and of the tokens and the money that
-    they saved, stay when rows are deleted. Hits are counted in memory and written with the next answer, after some of
-    them, or at the end; a process that is killed loses a few.
-    """
-
-    rows: AnswerRows
+    name = "cached_answers"
+    title = "response cache"
+    waiting_type = _WaitingAnswers
+    time = "created_at"
+    size = "size"
+    max_age_seconds = 24 * 3600
+    max_bytes = 256 * 1024**2
     # Rows are large: other threads get the lock after each step of a pruning.
-    kind = Kind(
-        "cached_answers",
-        "response cache",
-        ("key",),
-        ("body", "tokens", "cost", "currency", "size"),
-        max_age_seconds=24 * 3600,
-        max_bytes=256 * 1024**2,
-        writes_between_prunings=16,
-        rows_per_step=20,
-    )
+    writes_between_prunings = 16
+    rows_per_step = 20
 
-    def __init__(
-        self, database: Database, *, clock: Callable[[], float] = time.time, **options: Unpack[TableOptions]
-    ) -> None:
+    def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
         super().__init__(database, **options)
-        # Decides whether an answer is fresh; `pruning` decides when its row is deleted.
-        self._clock = clock
-        self._totals = _WaitingTotals(database, self.rows.add_totals, self._faults)
+        self._totals = _WaitingTotals(database, self._add_totals, self._faults)
 
     def find(self, key: bytes) -> CachedAnswer | None:
         """The answer for this key, unless it is too old, or so new that the clock was wrong when it came."""
-        now = self._clock()
-        for _, body, tokens, cost, currency, _, created_at in self.get_many([key]):
-            if now - self.kind.max_age_seconds <= created_at <= now + _SECONDS_AHEAD:
-                return CachedAnswer(body, tokens, cost, currency)
-        return None
+        found = self._waiting.find([key]).get(key, [])
+        with self._faults.guard("look up"):
+            query = "SELECT created_at, body, tokens, cost, currency FROM cached_answers WHERE key = ?"
+            found = found or [
+                _Answer(key, created_at, CachedAnswer(*answer))
+                for created_at, *answer in self.database.select(query, key)
+            ]
+        now = self.clock()
+        is_fresh = found and now - self.max_age_seconds <= found[0].created_at <= now + _SECONDS_AHEAD
+        return found[0].answer if is_fresh else None
 
     def record(self, key: bytes, answer: CachedAnswer) -> None:
         """Store an answer in place of an older one."""
-        self.write(Row((key,), (*answer, len(answer.packed) + _BYTES_PER_ROW), self._clock()))
+        self._waiting.write([_Answer(key, self.clock(), answer)])
         self._write_totals()
+
+    def _write_entry(self, connection: sqlite3.Connection, entry: _Answer) -> None:
+        connection.execute(
+            "INSERT OR REPLACE INTO cached_answers (key, created_at, body, tokens, cost, currency, size) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (entry.key, entry.created_at, *entry.answer, len(entry.answer.packed) + _BYTES_PER_ROW),
+        )
 
     def count_hit(self, answer: CachedAnswer) -> None:
         self._count(CacheTotals(answer.currency, 1, 0, answer.tokens, answer.cost or 0.0))
@@ -102,14 +138,16 @@ class CachedAnswers(Table[Row]):
     def stats(self, currency: str) -> CacheStats:
         """Figures of the file and of the counts not written yet. Raises Unusable."""
         totals = CacheTotals(currency)
-        for counted in [*self.rows.read_totals(), *self._totals.entries()]:
+        written = self.database.select("SELECT currency, hits, misses, tokens, money FROM cache_totals")
+        for counted in [*map(CacheTotals._make, written), *self._totals.entries()]:
             totals = totals.add(counted if counted.currency == currency else counted._replace(money=0.0))
         return CacheStats(*self.totals(), totals)
 
-    def close(self) -> None:
+    def close(self) -> int:
         """Write the counts; idempotent. The owner of the database closes it."""
-        super().close()
+        lost = super().close()
         self._write_totals()
+        return lost
 
     def _count(self, more: CacheTotals) -> None:
         self._totals.add([more])
@@ -117,5 +155,15 @@ class CachedAnswers(Table[Row]):
             self._write_totals()
 
     def _write_totals(self) -> None:
-        with self._faults.guard("count"):
-            self._totals.flush(is_retry=False)
+        self._totals.try_flush()
+
+    def _add_totals(self, totals: Sequence[CacheTotals], is_retry: bool) -> Sequence[CacheTotals]:
+        with self.database.transaction(is_retry=is_retry) as connection:
+            connection.executemany(
+                "INSERT INTO cache_totals (currency, hits, misses, tokens, money) VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT (currency) DO UPDATE SET hits = hits + excluded.hits, misses = misses + excluded.misses, "
+                # A sum beyond SQLite's whole numbers would be a float, which the column refuses.
+                f"tokens = min(tokens + excluded.tokens, {2**63 - 1}), money = money + excluded.money",
+                totals,
+            )
+        return totals

@@ -8,8 +8,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard
-from deepseek_cursor_proxy.storage.sqlite.database import Database
 
 _log = logging.getLogger(__name__)
 

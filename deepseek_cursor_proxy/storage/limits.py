@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from deepseek_cursor_proxy.storage.sqlite.database import Database, Transaction
+from deepseek_cursor_proxy.storage.database import Database, Transaction
 
 # After this time without `renew` a reservation no longer counts.
 LEASE_SECONDS = 20.0

@@ -1,22 +1,24 @@
 """ReasoningStore: the reasonings of past turns, by the digests that identify the turns.
 
-A cache with a promise: once `record` returns True, the reasoning survives the death of this process; and whatever is
-wrong with the file, no answer fails or waits for it. A reasoning that cannot be written waits in memory, is found
-there, and is written when the file can be used (see `store`). One that `can_wait` waits there a moment as well, for
-others to share its transaction, unless the file is durable against a power cut. Keys are digests; no credential,
-prompt or answer is ever stored, only the reasoning itself.
+A cache with a promise: once `record` returns True, the reasoning survives a crash. A reasoning that cannot be written
+waits in memory, is found there, and is written when the file can be used. One that `can_wait` waits there a moment as
+well, for others to share its transaction, unless the file is durable against a power cut. Keys are digests; no
+credential, prompt or answer is ever stored, only the reasoning itself.
+
+A reasoning is one row, addressed by the digest of its text, so that writing it again changes nothing. Each key that
+leads to it is a small row; a key leads to up to 16 texts in the order in which they were written. A lookup counts as
+use, which is written with the next entry if the stored time is a day old, or a minute if the table is nearly full.
 
 This store also owns the file, for all other stores.
 """
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
-from deepseek_cursor_proxy.storage.entries import Kind, ReasoningEntry, StoreStats, decode_text, encode_text
-from deepseek_cursor_proxy.storage.sqlite.rows import ReasoningRows, delete_all, newest_time
 from deepseek_cursor_proxy.storage.store import Store
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
@@ -33,6 +35,40 @@ _LONGEST_REASONING_BYTES = 16 * 1024 * 1024
 _BYTES_PER_TURN = 256 * 1024
 # Roughly what an entry takes in memory besides its text and keys.
 _BYTES_PER_ENTRY = 500
+# SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
+_KEYS_PER_QUERY = 900
+# Different reasonings for answers in the same words to the same history: a client that asks the same all day must not
+# make every lookup longer.
+_MOST_TEXTS_PER_KEY = 16
+# Enough that no two texts have the same.
+_DIGEST_BYTES = 16
+# A use is written only when the row's time of last use is a day old, …
+_USE_RESOLUTION_SECONDS = 24 * 3600
+# … or a minute, when the store is so full that the order of use decides which rows go.
+_FINE_USE_RESOLUTION_SECONDS = 60
+# What `clear` deletes: all that is stored for callers. Usage, hits of the cache and learned values stay.
+_CLEARED_TABLES = ("keys", "reasonings", "responses", "cached_answers", "backlog")
+
+_ADD_KEY = (
+    "INSERT OR IGNORE INTO keys (key, reasoning, place) SELECT ?1, ?2, place FROM "
+    "(SELECT coalesce(max(place) + 1, 0) AS place, count(*) AS texts FROM keys WHERE key = ?1) "
+    f"WHERE texts < {_MOST_TEXTS_PER_KEY}"
+)
+_ADD_USE = "UPDATE reasonings SET used_at = ?1 WHERE id = ?2 AND abs(?1 - used_at) > ?3"
+
+
+class ReasoningEntry(NamedTuple):
+    """A reasoning, and keys that lead to it."""
+
+    keys: tuple[bytes, ...]
+    text: bytes
+
+
+class StoreStats(NamedTuple):
+    reasonings: int
+    keys: int
+    bytes: int
+    oldest_use: float | None
 
 
 class WaitingReasonings(WriteBehind[ReasoningEntry]):
@@ -49,30 +85,19 @@ class WaitingReasonings(WriteBehind[ReasoningEntry]):
     def keys(self, entry: ReasoningEntry) -> Collection[bytes]:
         return entry.keys
 
-    def merge_keys(self, entry: ReasoningEntry) -> Collection[bytes]:
-        # Writing a reasoning twice changes nothing.
-        return ()
-
 
 class ReasoningStore(Table[ReasoningEntry]):
-    """Called by workers."""
+    """Called by workers. The lock protects `_used`, the rows whose use is written later: a lookup never writes."""
 
-    rows: ReasoningRows
+    name = "reasonings"
+    title = "reasoning store"
     waiting_type = WaitingReasonings
-    kind = Kind(
-        "reasonings",
-        "reasoning store",
-        max_rows=100_000,
-        max_bytes=1024**3,
-        # A wrong clock must not empty the store.
-        share_by_age=0.1,
-        # Pruning counts the whole table, so it runs once for many turns, …
-        writes_between_prunings=256,
-        # … in steps so short that a recording turn never waits noticeably for the lock: each row has some five keys on
-        # pages of their own, and 200 rows took 40 ms in a store of 50,000.
-        rows_per_step=50,
-        rows_per_sum=2000,
-    )
+    size = "length(text)"
+    max_rows = 100_000
+    max_bytes = 1024**3
+    writes_between_prunings = 256
+    # Each row has some five keys on pages of their own, and 200 rows took 40 ms in a store of 50,000.
+    rows_per_step = 50
 
     def __init__(
         self,
@@ -86,12 +111,11 @@ class ReasoningStore(Table[ReasoningEntry]):
         self.file = Store(path, durability, must_open=must_open)
         super().__init__(self.file.database, **options)
         self._writes_at_once = durability == "full"
+        self._lock = threading.Lock()
+        self._used: set[int] = set()
         # The same reasonings on an engine, which other proxies find.
         self._shared: SharedReasonings | None = None
         self.file.open()
-        with self._faults.guard("read the file"):
-            self.rows.measure(is_exact=False)
-            self.pruning.resume(lambda until: newest_time(self.database, until))
 
     def share(self, shared: "SharedReasonings") -> None:
         """Record on the engine too, before `record` returns, and look there for what others recorded."""
@@ -110,8 +134,8 @@ class ReasoningStore(Table[ReasoningEntry]):
         """
         new = []
         for keys, reasoning in entries:
-            text = encode_text(reasoning)
-            if len(text) > min(_LONGEST_REASONING_BYTES, self.kind.max_bytes):
+            text = _encode(reasoning)
+            if len(text) > min(_LONGEST_REASONING_BYTES, self.max_bytes):
                 _log.warning("a reasoning of %d bytes is too long to be kept", len(text))
             else:
                 new.append(ReasoningEntry(tuple(keys), text))
@@ -119,11 +143,11 @@ class ReasoningStore(Table[ReasoningEntry]):
             return False
         is_kept = self._shared is not None and self._shared.record(caller, new)
         if (can_wait or is_kept) and not self._writes_at_once:
-            self.write_later(new)
+            self._waiting.write_later(new)
             return is_kept
         # Older texts of the same keys come first.
         self.flush()
-        return self._waiting.put(new) is not None
+        return self._waiting.write(new) is not None
 
     def find(self, keys: Collection[bytes], caller: bytes = b"") -> dict[bytes, list[str]]:
         """The different reasonings recorded under each known key, oldest first."""
@@ -139,10 +163,32 @@ class ReasoningStore(Table[ReasoningEntry]):
         waiting = self._waiting.find(keys)
         found: dict[bytes, list[str]] = {}
         with self._faults.guard("look up"):
-            _add_texts(found, self.rows.find(list(keys)))
+            _add_texts(found, self._read(list(keys)))
         for key, entries in waiting.items():
-            _add_texts(found, [(key, entry.text) for entry in reversed(entries)])
+            _add_texts(found, [(key, entry.text) for entry in entries])
         return found
+
+    def _read(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Key and text of every reasoning in the file under these keys, oldest first."""
+        rows: list[tuple[bytes, bytes, int, float]] = []
+        with self.database.reader() as connection:
+            for start in range(0, len(keys), _KEYS_PER_QUERY):
+                chunk = keys[start : start + _KEYS_PER_QUERY]
+                rows += connection.execute(
+                    "SELECT key, text, id, used_at FROM keys JOIN reasonings ON id = reasoning "
+                    f"WHERE key IN ({','.join('?' * len(chunk))}) ORDER BY place",
+                    chunk,
+                )
+        if rows:
+            now, resolution = self.clock(), self._use_resolution()
+            if used := [id for _, _, id, used_at in rows if abs(now - used_at) > resolution]:
+                with self._lock:
+                    self._used.update(used)
+        return [row[:2] for row in rows]
+
+    def _use_resolution(self) -> float:
+        """The age from which a stored time of last use is updated."""
+        return _FINE_USE_RESOLUTION_SECONDS if self.is_nearly_full else _USE_RESOLUTION_SECONDS
 
     def _merge_shared(
         self, own: dict[bytes, list[str]], shared: Sequence[tuple[bytes, bytes]], caller: bytes
@@ -155,43 +201,81 @@ class ReasoningStore(Table[ReasoningEntry]):
         on_engine: dict[bytes, list[str]] = {}
         _add_texts(on_engine, shared)
         if entries := _entries_beyond(on_engine, own):
-            self.write_later(entries)
+            self._waiting.write_later(entries)
         if not self._shared.is_behind and (entries := _entries_beyond(own, on_engine)):
             self._shared.record(caller, entries)
         return {key: list(dict.fromkeys((*on_engine.get(key, ()), *own.get(key, ())))) for key in {**on_engine, **own}}
 
-    def _write_entries(self, entries: Sequence[ReasoningEntry], is_retry: bool) -> Sequence[ReasoningEntry]:
-        self.rows.write(entries, is_retry)
-        self._pruner.count_writes(sum([1 + len(entry.text) // _BYTES_PER_TURN for entry in entries]))
+    def _write(self, entries: Sequence[ReasoningEntry], is_retry: bool) -> Sequence[ReasoningEntry]:
+        """Write entries, and the uses noted by lookups."""
+        # Not at the start of the program, which is waited for.
+        from hashlib import sha256
+
+        now = self.clock()
+        with self.database.transaction(is_retry=is_retry) as connection:
+            with self._lock:
+                used, self._used = self._used, set()
+            for keys, text in entries:
+                digest = sha256(text).digest()[:_DIGEST_BYTES]
+                known = connection.execute("SELECT id FROM reasonings WHERE digest = ?", (digest,)).fetchone()
+                if known is not None:
+                    id: int = known[0]
+                    used.add(id)
+                else:
+                    insert = "INSERT INTO reasonings (digest, text, used_at) VALUES (?, ?, ?)"
+                    id = connection.execute(insert, (digest, text, now)).lastrowid or 0
+                connection.executemany(_ADD_KEY, [(key, id) for key in keys])
+            if used:
+                connection.executemany(_ADD_USE, [(now, id, self._use_resolution()) for id in used])
+        self._count_writes(sum([1 + len(entry.text) // _BYTES_PER_TURN for entry in entries]))
         if is_retry:
             self.file.outage.count(len(entries))
         return entries
 
+    def prune(self) -> int:
+        if self._used:
+            # The order of use decides what goes.
+            with self._faults.guard("prune"):
+                self._write([], False)
+        return super().prune()
+
     def stats(self) -> StoreStats:
         self.flush()
-        return self.rows.stats()
+        query = "SELECT count(*), coalesce(sum(length(text)), 0), min(used_at) FROM reasonings"
+        [(rows, size, oldest)] = self.database.select(query)
+        return StoreStats(rows, self.database.number("SELECT count(*) FROM keys"), size, oldest)
 
     def clear(self) -> int:
-        """Delete everything and shrink the file. Returns the number of reasonings deleted."""
+        """Delete all that is stored for callers and shrink the file. Returns the number of reasonings deleted."""
         self._waiting.clear()
-        return delete_all(self.database)
+        with self.database.transaction() as connection:
+            count = int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+            for table in _CLEARED_TABLES:
+                connection.execute(f"DELETE FROM {table}")
+        self.database.shrink()
+        return count
 
-    def close(self) -> None:
+    def close(self) -> int:
         """Write waiting entries and close the file; idempotent. A later `record` returns False."""
-        self._writer.close()
         self.file.reopener.close()
         self._pruner.close()
         if count := self._waiting.close(self.file.reopen):
             _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, self.database.path)
         with self._faults.guard("close"):
-            # The uses of rows.
-            self.rows.write([])
+            if self._used:
+                self._write([], False)
         self.database.close()
+        return count
+
+
+def _encode(text: str) -> bytes:
+    # A lone surrogate is legal in JSON and has no UTF-8 form.
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _add_texts(found: dict[bytes, list[str]], rows: Sequence[tuple[bytes, bytes]]) -> None:
     for key, blob in rows:
-        text = decode_text(blob)
+        text = blob.decode("utf-8", "surrogatepass")
         if (texts := found.get(key)) is None:
             found[key] = [text]
         elif text not in texts:
@@ -204,4 +288,4 @@ def _entries_beyond(known: dict[bytes, list[str]], other: dict[bytes, list[str]]
     for key in known.keys() - other.keys():
         for text in known[key]:
             keys_of.setdefault(text, []).append(key)
-    return [ReasoningEntry(tuple(keys), encode_text(text)) for text, keys in keys_of.items()]
+    return [ReasoningEntry(tuple(keys), _encode(text)) for text, keys in keys_of.items()]

@@ -3,9 +3,8 @@
 A row holds the response and all its input, including what it inherited. So a lookup reads one row however long the
 chain is, and deleting a response breaks nothing that continues it. Each caller sees its own rows only.
 
-Once `put` or `update` returns, the response survives the death of this process. No answer ever fails because of the
-file: a change that cannot be written waits in memory, within bounds, is found there, and is written when the file can
-be used (see `store`).
+Once `put` or `update` returns, the response survives a crash. A change that cannot be written waits in memory, within
+bounds, is found there, and is written when the file can be used.
 
 As long as `access` does not know a caller, its responses are in memory alone, for some minutes and within bounds that
 all these callers share; `accept` writes them.
@@ -14,26 +13,20 @@ all these callers share; `accept` writes them.
 import contextlib
 import json
 import logging
+import sqlite3
 import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Protocol, Unpack
 
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
-from deepseek_cursor_proxy.storage.entries import Kind, ResponseChange, ResponseRow
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.rows import ResponseRows
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
-
-if TYPE_CHECKING:
-    # Most proxies have no engine, and are smaller without.
-    from deepseek_cursor_proxy.storage.shared.responses import SharedResponses
-    from deepseek_cursor_proxy.storage.shared.state import SharedState
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +43,8 @@ _BLOCK_BYTES = 64 * 1024
 # Compressed bytes that `unpack_events` takes at once: events shrink to a twentieth.
 _READ_BYTES = 8 * 1024
 _END_OF_EVENT = b"\n\n"
+# Exactly the condition of the partial index; SQLite uses the index for no other.
+_IS_UNFINISHED = "status IN ('queued', 'in_progress')"
 _RESTARTED = {"code": "server_restarted", "message": "The proxy was restarted before this response was finished."}
 
 
@@ -62,6 +57,45 @@ class StoredResponse:
     events: bytes | None = None
     # The size of body and input as JSON, when read from the store.
     json_bytes: int = field(default=0, compare=False)
+
+
+class ResponseRow(NamedTuple):
+    """A response; body and input are compressed JSON (a tenth of a long chat), the other fields are read without it."""
+
+    caller: bytes
+    id: str
+    status: str
+    created_at: float
+    body: bytes
+    input: bytes
+    events: bytes | None
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + len(self.input) + len(self.events or b"")
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.status in ("queued", "in_progress")
+
+
+class ResponseChange(NamedTuple):
+    """An insert, update or delete (`row` is None) of one response. Without `may_insert` a deleted row stays deleted."""
+
+    caller: bytes
+    id: str
+    row: ResponseRow | None
+    may_insert: bool = False
+
+
+class SharedRows(Protocol):
+    """The same rows on an engine, as `shared.responses` has them: most proxies have none, and are smaller without."""
+
+    @property
+    def is_behind(self) -> bool: ...
+    def change(self, change: ResponseChange) -> bool | None: ...
+    def find(self, caller: bytes, id: str, *, with_events: bool) -> ResponseRow | None: ...
+    def close(self) -> None: ...
 
 
 class _Unpacked(NamedTuple):
@@ -106,25 +140,27 @@ class ResponseStore(Table[ResponseChange]):
     wait and the database have locks of their own, so that a lookup waits for no writer.
     """
 
-    rows: ResponseRows
+    name = "responses"
+    title = "response store"
     waiting_type = WaitingChanges
     _waiting: WaitingChanges
-    kind = Kind(
-        "responses",
-        "response store",
-        # As long as OpenAI keeps them; the oldest go first.
-        max_age_seconds=30 * 24 * 3600,
-        max_rows=10_000,
-        max_bytes=1024**3,
-        # Rows are large, so pruning runs often, in steps after which other threads get the lock.
-        writes_between_prunings=16,
-        rows_per_step=20,
-    )
+    id = "number"
+    time = "created_at"
+    size = "size"
+    # An unfinished response would be lost with its row.
+    prunable = f"NOT {_IS_UNFINISHED}"
+    # As long as OpenAI keeps them.
+    max_age_seconds = 30 * 24 * 3600
+    max_rows = 10_000
+    max_bytes = 1024**3
+    # Rows are large, so pruning runs often, in steps after which other threads get the lock.
+    writes_between_prunings = 16
+    rows_per_step = 20
 
     def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
         super().__init__(database, **options)
         # A low limit is kept closely.
-        self._pruner.every = int(max(1, min(self._pruner.every, self.kind.max_rows // self._pruner.every)))
+        self.writes_between_prunings = max(1, min(self.writes_between_prunings, int(self.max_rows) // 16))
         # Whether responses of a process that died may still be unfinished in the file.
         self._has_orphans = False
         self._lock = threading.Lock()
@@ -137,14 +173,16 @@ class ResponseStore(Table[ResponseChange]):
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         self._has_warned = False
         # The same responses on an engine, which other proxies find.
-        self._shared: SharedResponses | None = None
+        self._shared: SharedRows | None = None
         database.on_reopen(self._fail_owed_orphans)
 
-    def share(self, state: "SharedState") -> None:
+    def share(self, shared: SharedRows) -> None:
         """Store on the engine too, before a change returns, and find what other proxies stored."""
-        from deepseek_cursor_proxy.storage.shared.responses import SharedResponses
+        self._shared = shared
 
-        self._shared = SharedResponses(state, self.kind.max_age_seconds, self._in_work.copy, _failed_body)
+    def in_work(self) -> set[tuple[bytes, str]]:
+        """Caller and id of the responses that this process has yet to finish."""
+        return self._in_work.copy()
 
     # Changes …
 
@@ -179,7 +217,7 @@ class ResponseStore(Table[ResponseChange]):
                 del self._unaccepted[key]
 
     def _is_alive(self, row: ResponseRow) -> bool:
-        return row.is_unfinished or self.pruning.use_time() - row.created_at < _SECONDS_UNACCEPTED
+        return row.is_unfinished or self.clock() - row.created_at < _SECONDS_UNACCEPTED
 
     def update(self, caller: bytes, response: StoredResponse) -> bool:
         """Replace a stored response. True if it was stored; a deleted one stays deleted."""
@@ -220,7 +258,7 @@ class ResponseStore(Table[ResponseChange]):
         # Before any lock is taken: packing a long one takes a while.
         body, items = self._pack(response.body), self._pack(list(response.input))
         return ResponseRow(
-            caller, response.body["id"], response.body["status"], self.pruning.use_time(), body, items, response.events
+            caller, response.body["id"], response.body["status"], self.clock(), body, items, response.events
         )
 
     def _pack(self, value: Any) -> bytes:
@@ -244,14 +282,14 @@ class ResponseStore(Table[ResponseChange]):
         is_shared = self._shared.change(change) if self._shared is not None else None
         if is_shared is False and change.row is not None:
             # Another proxy has deleted it.
-            self.write(change._replace(row=None))
+            self._waiting.write([change._replace(row=None)])
             return False
-        was_there: bool | None = self.write(change)
+        was_there = self._waiting.write([change])
         if is_shared:
             return True
         if was_there is not None:
             self._has_warned = False
-            return was_there
+            return bool(was_there[0])
         if not change.may_insert and change.row is not None and self._is_gone(change):
             self._waiting.discard([(change.caller, change.id)])
             return False
@@ -263,8 +301,26 @@ class ResponseStore(Table[ResponseChange]):
     def _is_gone(self, change: ResponseChange) -> bool:
         """True if the file has no row of this response; False if the file cannot be read."""
         with self._faults.guard("look up"):
-            return self.rows.find(change.caller, change.id, with_events=False) is None
+            return self._select(change.caller, change.id, with_events=False) is None
         return False
+
+    def _write_entry(self, connection: sqlite3.Connection, entry: ResponseChange) -> bool:
+        """Make a change. True if it replaced, deleted or inserted a row."""
+        caller, id, row, may_insert = entry
+        if row is None:
+            return connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (caller, id)).rowcount > 0
+        # created_at stays: an update does not make a response younger.
+        is_there = connection.execute(
+            "UPDATE responses SET status = ?, size = ?, body = ?, input = ?, events = ? WHERE caller = ? AND id = ?",
+            (row.status, row.size, row.body, row.input, row.events, caller, id),
+        ).rowcount
+        if not is_there and may_insert:
+            connection.execute(
+                "INSERT INTO responses (caller, id, status, created_at, body, input, events, size) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, row.size),
+            )
+        return is_there > 0 or may_insert
 
     # Lookup …
 
@@ -297,11 +353,23 @@ class ResponseStore(Table[ResponseChange]):
     def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> ResponseRow | None:
         """The row in the file; None if there is none or the file cannot be read."""
         with self._faults.guard("look up"):
-            return self.rows.find(caller, response_id, with_events=with_events)
+            return self._select(caller, response_id, with_events=with_events)
         return None
 
+    def _select(self, caller: bytes, id: str, *, with_events: bool) -> ResponseRow | None:
+        """The row in the file. Raises Unusable."""
+        if not id.isascii():
+            # Our ids are ASCII; a made-up one may not even be text for SQLite.
+            return None
+        found = self.database.select(
+            f"SELECT caller, id, status, created_at, body, input, {'events' if with_events else 'NULL'} "
+            "FROM responses WHERE caller = ? AND id = ?",
+            *(caller, id),
+        )
+        return ResponseRow._make(found[0]) if found else None
+
     def _is_current(self, row: ResponseRow) -> bool:
-        return row.is_unfinished or row.created_at >= self.pruning.oldest_kept(self.kind.max_age_seconds)
+        return row.is_unfinished or row.created_at >= self.clock() - self.max_age_seconds
 
     # Orphans: responses that a process which died left unfinished …
 
@@ -323,31 +391,42 @@ class ResponseStore(Table[ResponseChange]):
         return True
 
     def _fail_orphans(self, *, is_retry: bool = False) -> int:
+        query = f"SELECT number, caller, id, body FROM responses WHERE {_IS_UNFINISHED}"
         with self._lock:
             failed = 0
-            for number, caller, id, packed in list(self.rows.unfinished()):
+            for number, caller, id, packed in self.database.select(query):
                 if (caller, id) not in self._in_work:
-                    failed += self.rows.fail(number, _failed_body(packed), is_retry=is_retry)
+                    failed += self._fail(number, failed_body(packed), is_retry)
             self._has_orphans = False
             return failed
+
+    def _fail(self, number: int, body: bytes, is_retry: bool) -> bool:
+        """Mark a response as failed, with this packed body. True if it was still unfinished."""
+        with self.database.transaction(is_retry=is_retry) as connection:
+            changed = connection.execute(
+                "UPDATE responses SET status = 'failed', body = ?, size = size - length(body) + ? "
+                f"WHERE number = ? AND {_IS_UNFINISHED}",
+                (body, len(body), number),
+            )
+            return changed.rowcount > 0
 
     def stats(self) -> ResponseStats:
         """The number and bytes of stored responses. Raises Unusable."""
         return ResponseStats(*self.totals())
 
-    def close(self) -> None:
+    def close(self) -> int:
         """Write waiting changes; idempotent. The owner of the database closes it."""
-        self._pruner.close()
         if self._shared is not None:
             self._shared.close()
-        count = self._waiting.close()
+        count = super().close()
         with self._faults.guard("catch up"):
             self._fail_owed_orphans()
         if count:
             _log.warning("%d of the responses in memory never reached the store and are forgotten", count)
+        return count
 
 
-def _failed_body(packed: bytes) -> bytes:
+def failed_body(packed: bytes) -> bytes:
     """The packed body of a response whose process died; an unreadable one must not stay unfinished for ever."""
     with contextlib.suppress(ValueError):
         return compress(encode_json({**json.loads(_decompress(packed)), "status": "failed", "error": _RESTARTED}))

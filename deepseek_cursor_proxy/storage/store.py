@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deepseek_cursor_proxy.net.threads import BackgroundTask
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.schema import Schema
+from deepseek_cursor_proxy.storage.schema import Schema
 
 _log = logging.getLogger(__name__)
 

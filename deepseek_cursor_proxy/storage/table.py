@@ -1,160 +1,164 @@
-"""Table: the rows of one kind, and how long and how much of them is kept. Every store of the file is one.
+"""Table: the rows of one kind in the store's file, and how long and how much of them is kept.
 
-A store is a subclass that declares its Kind and adds its policy; `entries` has the seam to the engine. No answer ever
-fails because of a store: while the file cannot be used, reading and pruning end without a result, and a row waits in
-memory, where it is found. Old rows are deleted on a thread that no answer waits for.
+A store is a subclass with all SQL of its table. Rows are written by a WriteBehind and deleted by a thread that no
+answer waits for: first those beyond `max_rows` and `max_bytes`, then those older than `max_age_seconds`, of which one
+pruning deletes a tenth of the table at most, so that a clock that is wrong for a while deletes little. The least
+recently used go first.
 """
 
 import logging
+import math
+import sqlite3
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from deepseek_cursor_proxy.net.threads import BackgroundTask
-from deepseek_cursor_proxy.storage.entries import Kind, Row
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.rows import Rows, open_rows
-from deepseek_cursor_proxy.storage.steady_clock import PruningClock, tolerance_for
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _Entry = TypeVar("_Entry")
 
-# What a killed process loses of the entries that can wait; a transaction costs twice as much as an entry in it.
-_SECONDS_BETWEEN_BATCHES = 0.25
 # Long enough for a waiting thread to wake up and take the lock; Python switches threads every 5 ms.
 _SECONDS_BETWEEN_STEPS = 0.01
+# From this share of a limit on a table is nearly full; a file that is smaller needs no sum of its rows.
+_NEARLY_FULL = 0.8
+# Rows whose sizes are added up while other threads wait for the connection.
+_ROWS_PER_SUM = 2000
+# The largest part of a table that one pruning deletes because of age.
+_PART_BY_AGE = 10
 
 
 class TableOptions(TypedDict, total=False):
-    """The limits of a table in place of those of its kind, and the clock by which rows are too old."""
+    """The limits of a table in place of its own, and its clock."""
 
     max_age_seconds: float
     max_rows: float
     max_bytes: float
-    pruning: PruningClock | None
-
-
-class WaitingRows(WriteBehind[Row]):
-    bound = 4 * 1024 * 1024
-    batch = 256 * 1024
-    # A number beyond those of SQLite, say, from an odd upstream: no later try would write it.
-    keeps_refused = False
-
-    def size(self, entry: Row) -> int:
-        return 200 + sum(len(value) for value in (*entry.key, *entry.values) if isinstance(value, (bytes, str)))
-
-    def keys(self, entry: Row) -> list[tuple[Any, ...]]:
-        return [entry.key]
-
-    def merge(self, new: Row, old: Row) -> Row:
-        return old if new.keeps_first else new
+    clock: Callable[[], float]
 
 
 class Table(Generic[_Entry]):
-    """Called by workers. Database, guard, pruner and write-behind have locks of their own."""
+    """Called by workers. Database, guard and write-behind have locks of their own.
 
-    kind: Kind
-    waiting_type: type[WriteBehind[Any]] = WaitingRows
+    name, title              of the table, in SQL and in warnings
+    id, time                 the columns of a row's number and of its time
+    size, prunable           SQL for the bytes of a row, and for whether it may be deleted
+    writes_between_prunings  pruning counts the whole table, so it runs once for many writes
+    rows_per_step            rows deleted in one transaction, so short that no turn waits noticeably for the writer
+    """
+
+    name: str
+    title: str
+    waiting_type: type[WriteBehind[_Entry]]
+    id = "id"
+    time = "used_at"
+    size = "0"
+    prunable = "TRUE"
+    max_age_seconds: float = 30 * 24 * 3600
+    max_rows: float = math.inf
+    max_bytes: float = math.inf
+    writes_between_prunings = 64
+    rows_per_step = 200
 
     def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
-        pruning, limits = options.pop("pruning", None), cast("dict[str, Any]", options)
-        self.kind = self.kind._replace(**limits)
         self.database = database
-        self.pruning = pruning or PruningClock(tolerance_for(self.kind.max_age_seconds))
-        self.rows: Rows = open_rows(database, self.kind, self.pruning)
-        self._faults = FaultGuard(logging.getLogger(type(self).__module__), self.kind.title)
-        self._waiting: WriteBehind[_Entry] = self.waiting_type(database, self._write_entries, self._faults)
-        self._writer = BackgroundTask(self._write_batch, f"{self.kind.table}-write")
-        self._pruner = Pruner(
-            lambda: self.prune(), every=self.kind.writes_between_prunings, name=f"{self.kind.table}-prune"
-        )
+        self.clock = options.get("clock", time.time)
+        self.max_age_seconds = options.get("max_age_seconds", self.max_age_seconds)
+        self.max_rows = options.get("max_rows", self.max_rows)
+        self.max_bytes = options.get("max_bytes", self.max_bytes)
+        self.is_nearly_full = False
+        self._faults = FaultGuard(logging.getLogger(type(self).__module__), self.title)
+        self._waiting = self.waiting_type(database, self._write, self._faults)
+        # Since the last pruning; changed by the thread that writes.
+        self._writes = 0
+        self._pruner = BackgroundTask(self._prune_once, f"{self.name}-prune")
 
-    def get_many(self, keys: Sequence[Any], prefix: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """For each row found: (last key column, *values, time). `prefix` holds the leading key columns.
+    def _write(self, entries: Sequence[_Entry], is_retry: bool) -> Sequence[Any]:
+        """Write entries in one transaction, with `is_retry` despite a known fault. Returns one result per entry."""
+        with self.database.transaction(is_retry=is_retry) as connection:
+            results = [self._write_entry(connection, entry) for entry in entries]
+        self._count_writes(len(entries))
+        return results
 
-        Rows that are not written yet come first.
-        """
-        waiting: dict[Any, list[Any]] = self._waiting.find([(*prefix, key) for key in keys])
-        rows: list[tuple[Any, ...]] = [(key[-1], *row.values, row.time) for key, [row] in waiting.items()]
-        with self._faults.guard("look up"):
-            rows += self.rows.read(keys, prefix)
-        return rows
-
-    def get_all(self, most: int) -> list[tuple[Any, ...]]:
-        """For each row of a small table: (*key columns, *values). Returns at most `most` rows."""
-        with self._faults.guard("look up"):
-            return self.rows.read_all(most)
-        return []
-
-    def write(self, entry: _Entry) -> Any:
-        """Write an entry. Returns the engine's result, or None if the entry waits for the file."""
-        results = self._waiting.put([entry])
-        if results is None:
-            return None
-        if self.kind.writes_between_prunings:
-            self._pruner.count_writes()
-        return results[0]
-
-    def write_later(self, entries: Sequence[_Entry]) -> None:
-        """Have entries written a moment later, in one transaction with others; returns at once."""
-        self._waiting.add(entries)
-        self._writer.wake()
-
-    def _write_batch(self) -> float | None:
-        # Others join the batch.
-        self._writer.pause(_SECONDS_BETWEEN_BATCHES)
-        if not self.flush():
-            self.database.request_reopen()
-        return None
+    def _write_entry(self, connection: sqlite3.Connection, entry: _Entry) -> Any:
+        raise NotImplementedError
 
     def flush(self) -> bool:
         """Write what waits, unless the file has a fault; False if something waits for the file."""
-        if self.database.fault is None:
-            with self._faults.guard("record"):
-                self._waiting.flush(is_retry=False)
-                return True
-        return not self._waiting
-
-    def _write_entries(self, entries: Sequence[_Entry], is_retry: bool) -> Sequence[Any]:
-        return self.rows.write(entries, is_retry)
-
-    def prune(self) -> int:
-        """Delete the least recently used rows beyond the limits, on the pruner's thread. Returns how many."""
-        with self._faults.guard("prune"):
-            return self.rows.prune(self._pruner.pause_step)
-        return 0
+        return self._waiting.try_flush()
 
     def totals(self) -> tuple[int, int]:
         """Returns the number of rows and their bytes. Raises Unusable."""
-        return self.rows.totals()
+        [(rows, size)] = self.database.select(f"SELECT count(*), coalesce(sum({self.size}), 0) FROM {self.name}")
+        return rows, size
 
-    def close(self) -> None:
-        """Stop pruning and write waiting entries; idempotent. The owner of the database closes it."""
-        self._writer.close()
+    def close(self) -> int:
+        """Stop pruning and write waiting entries; idempotent. Returns how many are lost.
+
+        The owner of the database closes it.
+        """
         self._pruner.close()
-        self._waiting.close()
+        return self._waiting.close()
 
+    # Pruning …
 
-class Pruner(BackgroundTask):
-    """Runs `prune` once per `every` writes on its own thread."""
-
-    def __init__(self, prune: Callable[[], object], *, every: int, name: str) -> None:
-        super().__init__(self._prune_once, name)
-        self._prune = prune
-        self.every = every
-        self._writes = 0
-
-    def count_writes(self, count: int = 1) -> None:
-        with self._lock:
-            before, self._writes = self._writes, self._writes + count
-        if before // self.every != self._writes // self.every:
+    def _count_writes(self, count: int) -> None:
+        self._writes += count
+        if self._writes >= self.writes_between_prunings:
+            self._writes = 0
             # Also while a pruning runs: it may have passed the new rows already.
-            self.wake()
-
-    def pause_step(self) -> bool:
-        """Call between two steps: a thread that retakes a lock at once starves waiting ones. False: stop pruning."""
-        self.pause(_SECONDS_BETWEEN_STEPS)
-        return not self.is_closed
+            self._pruner.wake()
 
     def _prune_once(self) -> None:
-        self._prune()
+        self.prune()
+
+    def prune(self) -> int:
+        """Delete rows beyond the limits, on the pruner's thread. Returns how many."""
+        with self._faults.guard("prune"):
+            rows, size = self.measure()
+            deleted = self._delete(rows - self.max_rows, size - self.max_bytes, self.max_rows)
+            old = f"SELECT count(*) FROM {self.name} WHERE {self.prunable} AND {self.time} < ?"
+            expired = self.database.number(old, self.clock() - self.max_age_seconds)
+            return deleted + self._delete(min(expired, max(1, rows // _PART_BY_AGE)))
+        return 0
+
+    def measure(self) -> tuple[int, int]:
+        """Returns the number of rows and their bytes; sets `is_nearly_full`. Raises Unusable.
+
+        While the file is far below the limit, its size stands in for the sum.
+        """
+        rows, size = self.database.number(f"SELECT count(*) FROM {self.name}"), self.database.file_size()
+        if size >= _NEARLY_FULL * self.max_bytes:
+            last = self.database.number(f"SELECT coalesce(max({self.id}), 0) FROM {self.name}")
+            part = f"SELECT coalesce(sum({self.size}), 0) FROM {self.name} WHERE {self.id} >= ? AND {self.id} < ?"
+            starts = range(0, last + 1, _ROWS_PER_SUM)
+            size = sum(self.database.number(part, start, start + _ROWS_PER_SUM) for start in starts)
+        self.is_nearly_full = rows >= _NEARLY_FULL * self.max_rows or size >= _NEARLY_FULL * self.max_bytes
+        return rows, size
+
+    def _delete(self, rows: float, size: float = 0, kept: float = 0) -> int:
+        """Delete the least recently used rows until these numbers of rows and bytes are gone. Returns how many rows.
+
+        At least `kept` rows stay: another process may be pruning, too.
+        """
+        oldest = f"SELECT {self.id}, {self.size} FROM {self.name} WHERE {self.prunable} ORDER BY {self.time} LIMIT ?"
+        deleted = 0
+        while rows > 0 or size > 0:
+            gone: list[tuple[int]] = []
+            with self.database.transaction() as connection:
+                held = connection.execute(f"SELECT count(*) FROM {self.name}").fetchone()[0]
+                rows = min(rows, held - kept) if rows > 0 else rows
+                for id, bytes in connection.execute(oldest, (self.rows_per_step,)).fetchall():
+                    if rows <= 0 and size <= 0:
+                        break
+                    gone.append((id,))
+                    rows, size = rows - 1, size - bytes
+                connection.executemany(f"DELETE FROM {self.name} WHERE {self.id} = ?", gone)
+            deleted += len(gone)
+            # A thread that retakes a lock at once starves waiting ones.
+            self._pruner.pause(_SECONDS_BETWEEN_STEPS)
+            if not gone or self._pruner.is_closed:
+                break
+        return deleted

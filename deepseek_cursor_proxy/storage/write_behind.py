@@ -1,15 +1,16 @@
-"""WriteBehind: entries on their way to the file. Those that cannot be written wait here, are found, and follow later.
+"""WriteBehind: entries on their way to a file. Those that cannot be written wait here, are found, and follow later.
 
-One behaviour for everything that is written:
+One behaviour for everything that is written, whatever the entries are and whatever file they go to. A subclass says how
+large an entry is and under which keys it is found; a function that it is given writes entries in one transaction.
 
-    put       at once, in one transaction with the entries of other threads; what cannot be written is kept here
-    add       a moment later, in one transaction with others: the store flushes
-    bound     limits the sizes of all entries together; beyond it the oldest are lost
-    flush     when the file reopens, when the store asks for it and when the store closes: oldest first, so that newer
-              entries stay the newest, in transactions so short that no turn waits noticeably for the writer
-    refused   an entry that the engine refuses stops no other one; it is kept or counted as lost (`keeps_refused`)
-    killed    a killed process loses the entries that wait; so turns that DeepSeek insists on are written with `put`,
-              and wait only during an outage
+    write        at once, in one transaction with the entries of other threads; what cannot be written waits
+    write_later  a moment later, in one transaction with others
+    bound        limits the sizes of all entries together; beyond it the oldest are lost
+    flush        when the file reopens, when its owner asks for it and when the owner closes: oldest first, in
+                 transactions so short that no turn waits noticeably for the writer
+    refused      an entry that SQLite refuses stops no other one; it is kept or counted as lost (`keeps_refused`)
+    killed       a killed process loses the entries that wait; so turns that DeepSeek insists on are written with
+                 `write`, and wait only during an outage
 
 This module knows no table.
 """
@@ -22,21 +23,19 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
+from deepseek_cursor_proxy.net.threads import BackgroundTask
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Locked, Unusable
-from deepseek_cursor_proxy.storage.sqlite.database import Database
 
 _Entry = TypeVar("_Entry")
 
 _TRIES_AT_CLOSE = 10
 _SECONDS_BETWEEN_TRIES = 0.1
-# So many entries of a key are looked at for one to merge with: a request has as many choices. The same question all day
-# has hundreds.
-_MOST_MERGED = 8
 # Keeps a shared transaction so short that no thread notices the others' share.
-_MOST_PUTS_AT_ONCE = 64
+_MOST_WRITES_AT_ONCE = 64
 
 
-class _Put(Generic[_Entry]):
+class _Write(Generic[_Entry]):
     """The entries of one call, whether they were tried, and a result for each if they were written."""
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
@@ -46,17 +45,19 @@ class _Put(Generic[_Entry]):
 
 
 class WriteBehind(Generic[_Entry]):
-    """Entries in memory by key; a subclass says what they are. Called by workers and the reopener.
+    """Entries in memory by key. Called by workers and the reopener.
 
-    `_lock` protects the entries. `_writing`, which is taken first, lets one thread write and take from `_puts`.
+    `_lock` protects the entries. `_writing`, which is taken first, lets one thread write and take from `_writes`.
     """
 
     # The limits of the sum of all sizes, and of those in one transaction of a flush.
     bound = sys.maxsize
     batch = sys.maxsize
-    # Whether an entry that was put takes the place of those that wait under its keys.
+    # Whether a new entry takes the place of the one that waits under its key.
     replaces = True
     keeps_refused = True
+    # What a killed process loses of the entries that can wait; a transaction costs twice as much as an entry in it.
+    seconds_between_batches = 0.25
 
     def __init__(
         self, database: Database, write: Callable[[Sequence[_Entry], bool], Sequence[Any]], faults: FaultGuard
@@ -66,8 +67,8 @@ class WriteBehind(Generic[_Entry]):
         self._write = write
         self._faults = faults
         self._writing = threading.RLock()
-        self._puts: deque[_Put[_Entry]] = deque()
-        self._is_closed = False
+        self._writes: deque[_Write[_Entry]] = deque()
+        self._writer = BackgroundTask(self._write_batch, "write-behind")
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         # Oldest first.
@@ -84,36 +85,35 @@ class WriteBehind(Generic[_Entry]):
         """The keys under which `find` returns an entry."""
         return ()
 
-    def merge_keys(self, entry: _Entry) -> Collection[Hashable]:
-        """The keys under which to look for old entries that a new one may be merged with."""
-        return self.keys(entry)
-
-    def merge(self, new: _Entry, old: _Entry) -> _Entry | None:
-        """The merged entry; `old` itself if `new` changes nothing; None to keep both."""
+    def merge(self, new: _Entry, old: _Entry) -> _Entry:
+        """The entry that takes the place of both, if the new one `replaces` the old."""
         return new
+
+    # Entries that wait …
 
     def __len__(self) -> int:
         return len(self._entries)
 
+    def find(self, keys: Collection[Hashable]) -> dict[Any, list[_Entry]]:
+        """The waiting entries of each key that has any, oldest first."""
+        if not self._by_key:
+            return {}
+        with self._lock:
+            known = [key for key in keys if key in self._by_key]
+            return {key: [self._entries[number] for number in self._by_key[key]] for key in known}
+
+    def entries(self) -> list[_Entry]:
+        with self._lock:
+            return list(self._entries.values())
+
     def add(self, entries: Sequence[_Entry]) -> None:
+        """Keep entries until the next flush."""
         with self._lock:
             for entry in entries:
                 self._add(entry)
             while self._size > self.bound:
                 self._remove(next(iter(self._entries)))
                 self._lost += 1
-
-    def find(self, keys: Collection[Hashable]) -> dict[Any, list[_Entry]]:
-        """The waiting entries of each key that has any, newest first."""
-        if not self._by_key:
-            return {}
-        with self._lock:
-            known = [key for key in keys if key in self._by_key]
-            return {key: [self._entries[number] for number in reversed(self._by_key[key])] for key in known}
-
-    def entries(self) -> list[_Entry]:
-        with self._lock:
-            return list(self._entries.values())
 
     def discard(self, keys: Collection[Hashable]) -> None:
         """Forget the entries under these keys: the file has them, or newer ones."""
@@ -137,16 +137,9 @@ class WriteBehind(Generic[_Entry]):
         return lost
 
     def _add(self, new: _Entry) -> None:
-        for key in self.merge_keys(new):
-            for number in reversed(self._by_key.get(key, ())[-_MOST_MERGED:]):
-                old = self._entries[number]
-                merged = self.merge(new, old)
-                if merged is old:
-                    return
-                if merged is not None:
-                    self._remove(number)
-                    new = merged
-                    break
+        for number in [number for key in self.keys(new) for number in self._by_key.get(key, ()) if self.replaces]:
+            new = self.merge(new, self._entries[number])
+            self._remove(number)
         number = next(self._numbers)
         self._entries[number] = new
         self._size += self.size(new)
@@ -165,39 +158,59 @@ class WriteBehind(Generic[_Entry]):
 
     # Writing …
 
-    def put(self, entries: Sequence[_Entry]) -> list[Any] | None:
+    def write(self, entries: Sequence[_Entry]) -> list[Any] | None:
         """Write entries at once, in one transaction with those of other threads.
 
         Returns one result per entry, or None if the entries wait instead.
 
         A commit costs about the same for one turn as for thirty.
         """
-        mine = _Put(entries)
+        mine = _Write(entries)
         # Before the lock, so that the thread that holds it can take this along.
-        self._puts.append(mine)
+        self._writes.append(mine)
         with self._writing:
             while not mine.is_tried:
-                self._write_puts([self._puts.popleft() for _ in range(min(len(self._puts), _MOST_PUTS_AT_ONCE))])
+                count = min(len(self._writes), _MOST_WRITES_AT_ONCE)
+                self._write_together([self._writes.popleft() for _ in range(count)])
         return mine.results
 
-    def _write_puts(self, puts: Sequence[_Put[_Entry]]) -> None:
-        entries = puts[0].entries if len(puts) == 1 else [entry for put in puts for entry in put.entries]
+    def _write_together(self, writes: Sequence[_Write[_Entry]]) -> None:
+        entries = writes[0].entries if len(writes) == 1 else [entry for each in writes for entry in each.entries]
         try:
             results = iter(self._write(entries, False))
-            for put in puts:
-                put.results = list(itertools.islice(results, len(put.entries)))
+            for each in writes:
+                each.results = list(itertools.islice(results, len(each.entries)))
             if self._by_key and self.replaces:
                 self.discard([key for entry in entries for key in self.keys(entry)])
         # Any exception, also one that is no fault of the file: no entry may be lost by it.
         except Exception as error:
             self._faults.warn("record", error)
-            if not self._is_closed:
+            if not self._writer.is_closed:
                 self.add(entries)
                 # Even if the fault has woken it: it may have finished before this was added.
                 self._database.request_reopen()
         finally:
-            for put in puts:
-                put.is_tried = True
+            for each in writes:
+                each.is_tried = True
+
+    def write_later(self, entries: Sequence[_Entry]) -> None:
+        """Have entries written a moment later, in one transaction with others; returns at once."""
+        self.add(entries)
+        self._writer.wake()
+
+    def _write_batch(self) -> None:
+        # Others join the batch.
+        self._writer.pause(self.seconds_between_batches)
+        if not self.try_flush():
+            self._database.request_reopen()
+
+    def try_flush(self) -> bool:
+        """Write what waits, unless the file has a fault; False if something waits for the file."""
+        if self._entries and self._database.fault is None:
+            with self._faults.guard("record"):
+                self.flush(is_retry=False)
+                return True
+        return not self._entries
 
     def flush(self, *, is_retry: bool = True) -> bool:
         """Write all entries; with `is_retry` despite a known fault. True if none was refused. Raises Unusable."""
@@ -213,7 +226,7 @@ class WriteBehind(Generic[_Entry]):
         If another process holds the file locked, retries for a second. The owner of the database passes a `flush` that
         also opens the file again.
         """
-        self._is_closed = True
+        self._writer.close()
         for _ in range(_TRIES_AT_CLOSE):
             with self._faults.guard("catch up"):
                 if self._entries:

@@ -6,6 +6,5 @@
     prices     what tokens cost and when: the built-in table, peak hours, the settings; the Cost of a request
     balance    what is left on an account at DeepSeek
 
-The rows and their SQL are in `storage/sqlite/usage_rows`. `exchange/services` builds the ledger; `cli` and `admin`
-read.
+`exchange/services` builds the ledger; `cli` and `admin` read it.
 """

@@ -2,31 +2,131 @@
 
 A request whose key no upstream has accepted has none (see `access`): it cost nothing, and strangers could fill the file
 with them. Rows wait in memory while the file cannot be used, up to a bound; beyond it the oldest are lost, with one
-warning. A process that is killed loses the rows of its last second. Nothing here delays or fails an answer.
+warning. A process that is killed loses the rows of its last second.
+
+Table `usage` has one row per request, `usage_days` the sums of each day, which stay for ever. Both are written
+together, so that a process that dies leaves them in step. There is no text of a request in them: only figures, names of
+models, and digests. A day is one of this machine's own clock. The functions at the end read both, also for other
+processes.
 """
 
 import logging
-import threading
+import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from functools import lru_cache
-from typing import Unpack
+from typing import Any, NamedTuple, Unpack
 
 from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
-from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, Kind, UsageRow
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.rows import UsageRows
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _log = logging.getLogger(__name__)
 
-# What a killed process loses; a batch costs about the same for one row as for many.
-_SECONDS_BETWEEN_BATCHES = 1.0
 # The average of many answers changes slowly.
 _SECONDS_BETWEEN_AVERAGES = 60.0
+
+
+class UsageRow(NamedTuple):
+    """A request that ended; None stands for an unknown figure."""
+
+    # Of the row; 0 before it is written.
+    id: int
+    ended_at: float
+    # Counts from 1 in every run of the proxy.
+    number: int
+    api: str
+    key: str
+    session: str
+    requested_model: str
+    model: str
+    upstream: str
+    stream: int
+    outcome: str
+    status: int
+    hit: int | None
+    miss: int | None
+    output: int | None
+    thinking: int | None
+    searches: int
+    cost: float | None
+    saved: float | None
+    divergence_cost: float | None
+    currency: str
+    price_version: str
+    # Whether it cost something that is not known.
+    is_cost_unknown: int
+    seconds: float
+    queue_seconds: float | None
+    connect_seconds: float | None
+    first_token_seconds: float | None
+    retries: int
+    filled: int
+    kept: int
+    empty: int
+    missing: int
+    recovered: int
+    divergence: str | None
+    messages: int
+    tools: int
+    body_bytes: int
+    client: str = ""
+
+
+class DayGroup(NamedTuple):
+    """The columns by which the sums of a day are grouped."""
+
+    day: str
+    model: str
+    key: str
+    api: str
+    currency: str
+
+
+class DaySums(NamedTuple):
+    requests: int = 0
+    failed: int = 0
+    unknown_costs: int = 0
+    hit: int = 0
+    miss: int = 0
+    output: int = 0
+    thinking: int = 0
+    searches: int = 0
+    cost: float = 0.0
+    saved: float = 0.0
+    divergence_cost: float = 0.0
+
+
+def add_sums(each: Iterable[DaySums]) -> DaySums:
+    return DaySums(*map(sum, zip(DaySums(), *each, strict=True)))
+
+
+# What the ledger is read from; other folders only pass it on.
+Reader = sqlite3.Connection
+# More groups of one day are added up under this name: clients may choose the names of models.
+OTHER = "other"
+_MAX_GROUPS_PER_DAY = 500
+_MAX_ANSWERED_KEYS = 10_000
+# Read in about a millisecond.
+_ROWS_OF_AVERAGE = 2000
+
+
+_COLUMNS = UsageRow._fields[1:]
+_INSERT = f"INSERT INTO usage ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_SELECT = f"SELECT {', '.join(UsageRow._fields)} FROM usage"
+_ANY: Mapping[str, str] = {}
+_SUMS = DaySums._fields
+_GROUP = DayGroup._fields
+_DAY_COLUMNS = (*_GROUP, *_SUMS)
+_ADD = (
+    f"INSERT INTO usage_days ({', '.join(_DAY_COLUMNS)}) VALUES ({', '.join('?' * len(_DAY_COLUMNS))}) "
+    f"ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET "
+    # A sum beyond SQLite's whole numbers would be a float, which the column refuses, and with it all rows.
+    + ", ".join(f"{name} = min({name} + excluded.{name}, {2**63 - 1})" for name in _SUMS)
+)
 
 
 class WaitingRequests(WriteBehind[RequestRecord]):
@@ -36,23 +136,25 @@ class WaitingRequests(WriteBehind[RequestRecord]):
     batch = 64
     # Figures that SQLite refuses cost their own request.
     keeps_refused = False
+    # What a killed process loses; a batch costs about the same for one row as for many.
+    seconds_between_batches = 1.0
 
 
 class UsageLedger(Table[RequestRecord]):
-    """`add` is called by workers, the rest by its own. `_lock` protects `_lost` and `_has_warned`."""
+    """`add` is called by workers, the rest by its own."""
 
-    # Pruning counts the rows, which takes milliseconds when there are many.
-    # Daily sums stay.
-    kind = Kind("usage", "usage", max_age_seconds=90 * 24 * 3600, max_rows=200_000, writes_between_prunings=1024)
-    rows: UsageRows
+    name = "usage"
+    title = "usage"
     waiting_type = WaitingRequests
+    time = "ended_at"
+    # Daily sums stay.
+    max_age_seconds = 90 * 24 * 3600
+    max_rows = 200_000
+    # Pruning counts the rows, which takes milliseconds when there are many.
+    writes_between_prunings = 1024
 
     def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
         super().__init__(database, **options)
-        self._lock = threading.Lock()
-        # Of requests that are lost since the last one was written.
-        self._lost = 0
-        self._has_warned = False
         # The keys of callers that got an answer in earlier runs; None until they are read.
         self._earlier_keys: frozenset[str] | None = None
         # Clients may choose the names of models.
@@ -62,13 +164,13 @@ class UsageLedger(Table[RequestRecord]):
         """Queue the record of a request; returns at once."""
         if not record.facts.key:
             return
-        self.write_later([record])
+        self._waiting.write_later([record])
 
     def was_accepted_before(self, key: str) -> bool:
         """True if a caller got an answer before this run; False while the file cannot be read."""
         if self._earlier_keys is None:
-            with self._faults.guard("look up"):
-                self._earlier_keys = self.rows.answered_keys()
+            with self._faults.guard("look up"), self.database.reader() as connection:
+                self._earlier_keys = read_answered_keys(connection)
         return self._earlier_keys is not None and key in self._earlier_keys
 
     def mean_output_tokens(self, model: str) -> int:
@@ -76,43 +178,18 @@ class UsageLedger(Table[RequestRecord]):
         return self._mean_output(model, time.monotonic() // _SECONDS_BETWEEN_AVERAGES)
 
     def _read_mean(self, model: str, period: float) -> int:
-        with self._faults.guard("look up"):
-            return self.rows.mean_output(model)
+        with self._faults.guard("look up"), self.database.reader() as connection:
+            return mean_output(connection, model)
         return 0
 
-    def close(self) -> None:
-        """Write waiting records, if the file is usable; idempotent. The owner of the database closes it."""
-        self._writer.close()
-        self.flush()
-        super().close()
-
-    def flush(self) -> bool:
-        """Write waiting records. True if all of them are in the file now."""
-        is_written = False
-        with self._faults.guard("record"):
-            self._waiting.flush(is_retry=False)
-            is_written = True
-        with self._lock:
-            self._lost += self._waiting.take_lost()
-            if self._lost and not self._has_warned:
-                self._has_warned = True
-                reason = self.database.fault or "a row was refused"
-                _log.warning("usage cannot be written (%s); figures of requests are lost", reason)
-            if is_written and self._has_warned:
-                _log.warning("usage is written again; requests whose figures are lost: %d", self._lost)
-                self._has_warned, self._lost = False, 0
-        return is_written
-
-    def _write_batch(self) -> float | None:
-        # Others join the batch.
-        self._writer.pause(_SECONDS_BETWEEN_BATCHES)
-        self.flush()
-        return 0.0 if self._waiting else None
-
-    def _write_entries(self, entries: Sequence[RequestRecord], is_retry: bool) -> Sequence[UsageRow]:
+    def _write(self, entries: Sequence[RequestRecord], is_retry: bool) -> Sequence[UsageRow]:
         rows = list(map(_row, entries))
-        self.rows.add(rows, sum_by_day(rows), is_retry)
-        self._pruner.count_writes(len(rows))
+        with self.database.transaction(is_retry=is_retry) as connection:
+            connection.executemany(_INSERT, [row[1:] for row in rows])
+            write_sums(connection, sum_by_day(rows))
+        self._count_writes(len(rows))
+        if lost := self._waiting.take_lost():
+            _log.warning("usage could not be written; requests whose figures are lost: %d", lost)
         return rows
 
 
@@ -159,3 +236,110 @@ def _row(record: RequestRecord) -> UsageRow:
             *(*record.turns, record.divergence, messages, tools, body_bytes, client),
         )
     )
+
+
+def write_sums(connection: sqlite3.Connection, sums: Mapping[DayGroup, DaySums]) -> None:
+    for group, added in sums.items():
+        connection.execute(_ADD, (*_bounded(connection, group), *added))
+
+
+def _bounded(connection: sqlite3.Connection, group: DayGroup) -> DayGroup:
+    """The group itself, or the one for all others if the day has too many groups."""
+    where = " AND ".join(f"{name} = ?" for name in _GROUP)
+    if connection.execute(f"SELECT 1 FROM usage_days WHERE {where}", group).fetchone() is not None:
+        return group
+    count = connection.execute("SELECT count(*) FROM usage_days WHERE day = ?", (group.day,)).fetchone()[0]
+    return group if count < _MAX_GROUPS_PER_DAY else group._replace(model=OTHER, key=OTHER)
+
+
+def read_days(connection: Reader, since: str, until: str) -> list[tuple[DayGroup, DaySums]]:
+    """The sums of these days, both included, oldest first."""
+    found = connection.execute(
+        f"SELECT {', '.join(_DAY_COLUMNS)} FROM usage_days WHERE day BETWEEN ? AND ? ORDER BY day", (since, until)
+    )
+    return [(DayGroup(*row[: len(_GROUP)]), DaySums(*row[len(_GROUP) :])) for row in found]
+
+
+def read_answered_keys(connection: Reader) -> frozenset[str]:
+    """The keys of callers that got answers; of very many, those of the last days."""
+    found = connection.execute(
+        "SELECT key FROM usage_days WHERE requests > failed GROUP BY key ORDER BY max(day) DESC LIMIT ?",
+        (_MAX_ANSWERED_KEYS,),
+    )
+    return frozenset(key for (key,) in found)
+
+
+def read_key_names(connection: Reader) -> dict[bytes, str]:
+    """The names of keys by their namespaces."""
+    found = connection.execute("SELECT namespace, substr(name, 6) FROM key_names WHERE name LIKE 'keys.%'")
+    return dict(found.fetchall())
+
+
+def mean_output(connection: Reader, model: str) -> int:
+    """The output tokens of a model's answers, on average, among the last rows of all; 0 if there is none."""
+    query = "SELECT avg(output) FROM usage WHERE id > (SELECT max(id) FROM usage) - ? AND model = ? AND output > 0"
+    return round(connection.execute(query, (_ROWS_OF_AVERAGE, model)).fetchone()[0] or 0)
+
+
+def sum_by(
+    connection: Reader, column: str, since: float, until: float, failures: Sequence[str]
+) -> list[tuple[str, str, DaySums]]:
+    """A column, the currency and sums of the requests that ended in this time, of which these outcomes are failures."""
+    added = ("hit", "miss", "output", "thinking", "searches", "cost", "saved", "divergence_cost")
+    sums = ", ".join(f"total({name})" for name in added)
+    found = connection.execute(
+        f"SELECT {column}, currency, count(*), total(outcome IN (?, ?)), total(is_cost_unknown), {sums} FROM usage "
+        f"WHERE ended_at >= ? AND ended_at < ? GROUP BY {column}, currency",
+        (*failures, since, until),
+    )
+    return [(row[0], row[1], DaySums(*map(int, row[2:10]), *row[10:])) for row in found]
+
+
+def sum_switched(connection: Reader, since: float, until: float, currency: str) -> list[tuple[Any, ...]]:
+    """Requested model, model, hour since 1970, requests, hit, miss, output, searches and cost of the requests of known
+    cost that another model answered than they name."""
+    sums = ", ".join(f"total({name})" for name in ("hit", "miss", "output", "searches", "cost"))
+    return connection.execute(
+        f"SELECT requested_model, model, CAST(ended_at / 3600 AS INTEGER), count(*), {sums} FROM usage "
+        "WHERE ended_at >= ? AND ended_at < ? AND currency = ? AND requested_model != model AND cost IS NOT NULL "
+        "GROUP BY 1, 2, 3",
+        (since, until, currency),
+    ).fetchall()
+
+
+def read_times(
+    connection: Reader, since: float, until: float, column: str, outcome: str
+) -> Iterable[tuple[Any, float, float | None]]:
+    """A column, the seconds and those until the first token of requests that ended in this time with this outcome."""
+    columns = f"{column}, seconds, first_token_seconds"
+    where = "ended_at >= ? AND ended_at < ? AND outcome = ?"
+    return connection.execute(f"SELECT {columns} FROM usage WHERE {where}", (since, until, outcome))
+
+
+def read_page(
+    connection: Reader, limit: int, before_id: int | None = None, wanted: Mapping[str, str] = _ANY
+) -> Sequence[UsageRow]:
+    """Rows newest first: those below an id, with these values in columns."""
+    where = ["id < ?", *(f"{name} = ?" for name in UsageRow._fields if name in wanted)]
+    values = [wanted[name] for name in UsageRow._fields if name in wanted]
+    found = connection.execute(
+        f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
+        (before_id if before_id is not None else 2**62, *values, limit),
+    )
+    return [UsageRow._make(row) for row in found]
+
+
+def find(connection: Reader, id: int) -> UsageRow | None:
+    found = connection.execute(f"{_SELECT} WHERE id = ?", (id,)).fetchone()
+    return UsageRow._make(found) if found is not None else None
+
+
+def find_id(connection: Reader, number: int, since: float) -> int | None:
+    """The id of the newest row with this number, of a request that ended after a time."""
+    query = "SELECT max(id) FROM usage WHERE ended_at >= ? AND number = ?"
+    found: int | None = connection.execute(query, (since, number)).fetchone()[0]
+    return found
+
+
+def count(connection: Reader) -> int:
+    return int(connection.execute("SELECT count(*) FROM usage").fetchone()[0])

@@ -31,6 +31,7 @@ from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, PriceUnknown
 from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.observers.events import Finished, PassedThrough, Result, Terminal
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.limits import (
     LEASE_SECONDS,
@@ -42,7 +43,6 @@ from deepseek_cursor_proxy.storage.limits import (
     Spent,
     Used,
 )
-from deepseek_cursor_proxy.storage.sqlite.database import Database
 from deepseek_cursor_proxy.usage.prices import USD, format_amount
 
 _log = logging.getLogger(__name__)

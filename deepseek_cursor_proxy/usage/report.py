@@ -15,9 +15,8 @@ from deepseek_cursor_proxy.deepseek.model_resolver import known_model
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import Result, caller_digest
 from deepseek_cursor_proxy.reasoning.chats import cause_of
-from deepseek_cursor_proxy.storage.entries import DayGroup, DaySums, add_sums
-from deepseek_cursor_proxy.storage.sqlite import usage_rows
-from deepseek_cursor_proxy.usage.ledger import FAILURES, day_of
+from deepseek_cursor_proxy.usage import ledger
+from deepseek_cursor_proxy.usage.ledger import FAILURES, DayGroup, DaySums, add_sums, day_of
 from deepseek_cursor_proxy.usage.prices import PriceList
 
 GROUPS = ("day", "model", "key", "api", "session", "cause")
@@ -118,15 +117,15 @@ class UsageReport(NamedTuple):
         }
 
 
-def make_report(connection: usage_rows.Reader, period: Period, by: str, prices: PriceList) -> UsageReport:
+def make_report(connection: ledger.Reader, period: Period, by: str, prices: PriceList) -> UsageReport:
     """The sums of a period in the currency of the prices."""
     currency = prices.currency
     days = _read_days(connection, period, currency)
     # A key that got its name later was called by its digest before.
-    named = usage_rows.read_key_names(connection).items() if by == "key" else ()
+    named = ledger.read_key_names(connection).items() if by == "key" else ()
     names = {caller_digest(namespace): name for namespace, name in named}
     if by in _COLUMNS:
-        parts = usage_rows.sum_by(connection, _COLUMNS[by], *period.moments, FAILURES)
+        parts = ledger.sum_by(connection, _COLUMNS[by], *period.moments, FAILURES)
         sums = _sum_by((_name(by, value), _in_currency(part, kept, currency)) for value, kept, part in parts)
     else:
         sums = _sum_by((names.get(name := getattr(group, by), name) or NAMELESS, part) for group, part in days)
@@ -140,9 +139,9 @@ def make_report(connection: usage_rows.Reader, period: Period, by: str, prices: 
     return UsageReport(period, by, currency, tuple(groups), total, by_model, _sum_switched(connection, period, prices))
 
 
-def _sum_switched(connection: usage_rows.Reader, period: Period, prices: PriceList) -> Switched:
+def _sum_switched(connection: ledger.Reader, period: Period, prices: PriceList) -> Switched:
     found = Switched()
-    rows = usage_rows.sum_switched(connection, *period.moments, prices.currency)
+    rows = ledger.sum_switched(connection, *period.moments, prices.currency)
     for requested, model, hour, requests, hit, miss, output, searches, cost in rows:
         asked = known_model(requested)
         if asked is None or asked == model:
@@ -154,14 +153,14 @@ def _sum_switched(connection: usage_rows.Reader, period: Period, prices: PriceLi
     return found
 
 
-def sum_day(connection: usage_rows.Reader, day: date, currency: str) -> UsageGroup:
+def sum_day(connection: ledger.Reader, day: date, currency: str) -> UsageGroup:
     """The sums of one day, without how long its requests took: read in an instant."""
     days = _read_days(connection, Period(day, day), currency)
     return UsageGroup(day.isoformat(), add_sums(sums for _, sums in days))
 
 
-def _read_days(connection: usage_rows.Reader, period: Period, currency: str) -> list[tuple[DayGroup, DaySums]]:
-    days = usage_rows.read_days(connection, period.since.isoformat(), period.until.isoformat())
+def _read_days(connection: ledger.Reader, period: Period, currency: str) -> list[tuple[DayGroup, DaySums]]:
+    days = ledger.read_days(connection, period.since.isoformat(), period.until.isoformat())
     return [(group, _in_currency(sums, group.currency, currency)) for group, sums in days]
 
 
@@ -170,12 +169,12 @@ _Times = tuple[float, float | None]
 
 
 def _read_times(
-    connection: usage_rows.Reader, period: Period, by: str, names: Mapping[str, str]
+    connection: ledger.Reader, period: Period, by: str, names: Mapping[str, str]
 ) -> Mapping[str, list[_Times]]:
     """The times of every group. Only these columns: there may be hundreds of thousands of rows."""
     groups: dict[str, list[_Times]] = defaultdict(list)
     column = "ended_at" if by == "day" else _COLUMNS.get(by, by)
-    for value, total, first in usage_rows.read_times(connection, *period.moments, column, Result.COMPLETED.value):
+    for value, total, first in ledger.read_times(connection, *period.moments, column, Result.COMPLETED.value):
         groups[names.get(name := _name(by, value), name)].append((total, first))
     return groups
 

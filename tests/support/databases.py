@@ -1,7 +1,5 @@
 """Test cases over a database file of their own."""
 
-import inspect
-import math
 import sqlite3
 import tempfile
 import threading
@@ -11,8 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.steady_clock import PruningClock
+from deepseek_cursor_proxy.storage.database import Database
 from tests.support.polling import PATIENCE
 
 
@@ -90,11 +87,7 @@ class StoreTestCase(DatabaseTestCase):
         self.store = self.store_on(self.database)
 
     def store_on(self, database: Database, **limits: float) -> Any:
-        parameters = {
-            "pruning" if name == "options" else name for name in inspect.signature(self.store_type).parameters
-        }
-        clocks = {"clock": lambda: self.now, "pruning": PruningClock(math.inf, lambda: self.now)}
-        store = self.store_type(database, **{name: clocks[name] for name in clocks if name in parameters}, **limits)
+        store = self.store_type(database, clock=lambda: self.now, **limits)
         self.addCleanup(store.close)
         return store
 

@@ -68,7 +68,7 @@ class SocketTestCase(unittest.TestCase):
         threads = threading.enumerate()
         self.enterContext(mock.patch.object(retries, "_FIRST_PAUSE_SECONDS", 0.02))
         # Its thread is gone soon after a request, for tests that count threads.
-        self.enterContext(mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 0.01))
+        self.enterContext(mock.patch.object(ledger.WaitingRequests, "seconds_between_batches", 0.01))
         # Cleanups run last to first: this counts after everything has been closed.
         self.addCleanup(self._assert_threads_are_gone, threads)
         self.fake = self.enterContext(FakeDeepSeek())

@@ -37,9 +37,9 @@ from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.config.values import lacks_home
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.storage.database import open_read_only
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
 
 PYTHON, SETTINGS_FILE, CLIENT_FILES = "python", "settings", "clients"
 STORE, DISK = "store", "disk"
@@ -125,7 +125,7 @@ def _check_file(path: Path, folder: Path, status: os.stat_result | None, subject
         return warning(STORE, f"other users can read {path}", f"chmod 600 {path}")
     most, size = config.reasoning_cache_max_rows, status.st_size
     amount = f"{path}, {rows:,} of at most {most:,} reasonings, {size / 1e6:,.1f} MB"
-    if rows >= most or size >= 2 * ReasoningStore.kind.max_bytes:
+    if rows >= most or size >= 2 * ReasoningStore.max_bytes:
         remedy = "raise reasoning_cache_max_rows if chats lose their reasoning"
         return warning(STORE, f"{amount}: full, so the least recently used are deleted", remedy)
     return good(STORE, amount)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 
-from deepseek_cursor_proxy.storage.entries import ReasoningEntry
 from deepseek_cursor_proxy.storage.shared.scripts import FIND_REASONINGS, RECORD_REASONINGS
 from deepseek_cursor_proxy.storage.shared.state import SharedState, prefix
 
@@ -24,8 +23,8 @@ class SharedReasonings:
         """Whether the file of this instance has entries that the engine has not got yet."""
         return bool(self._state.backlog)
 
-    def record(self, caller: bytes, entries: Sequence[ReasoningEntry]) -> bool:
-        """Write entries of a caller. True if the engine has them, False if they wait for it in the backlog."""
+    def record(self, caller: bytes, entries: Sequence[tuple[tuple[bytes, ...], bytes]]) -> bool:
+        """Write keys and texts of a caller. True if the engine has them, False if they wait for it in the backlog."""
         sealer, words = self._state.sealer(caller), [self._seconds]
         for keys, text in entries:
             words += (sealer.seal_bytes(text), b"%d" % len(keys), *keys)

@@ -5,11 +5,9 @@ has lapsed belongs to a proxy that was killed or cut off, and is failed for all 
 same, that counts.
 """
 
-from collections.abc import Callable, Collection
-
 from deepseek_cursor_proxy.net.threads import BackgroundTask
-from deepseek_cursor_proxy.storage.entries import ResponseChange, ResponseRow
 from deepseek_cursor_proxy.storage.resp.protocol import Reply
+from deepseek_cursor_proxy.storage.responses import ResponseChange, ResponseRow, ResponseStore, failed_body
 from deepseek_cursor_proxy.storage.shared.scripts import (
     CHANGE_RESPONSE,
     FIND_RESPONSE,
@@ -27,18 +25,10 @@ _MOST_BYTES = 1024**3
 class SharedResponses:
     """Called by workers, jobs and its own thread."""
 
-    def __init__(
-        self,
-        state: SharedState,
-        max_age_seconds: float,
-        in_work: Callable[[], Collection[tuple[bytes, str]]],
-        failed_body: Callable[[bytes], bytes],
-    ) -> None:
-        """`in_work` returns caller and id of the responses that this process has yet to finish."""
+    def __init__(self, state: SharedState, store: ResponseStore) -> None:
         self._state = state
-        self._failed_body = failed_body
-        self._seconds = b"%d" % max_age_seconds
-        self._in_work = in_work
+        self._seconds = b"%d" % store.max_age_seconds
+        self._in_work = store.in_work
         self._renewer = BackgroundTask(self._renew, "engine-leases")
 
     @property
@@ -61,7 +51,7 @@ class SharedResponses:
         reply = self._state.read(FIND_RESPONSE, response_key(caller, id), [b"1" if with_events else b"0"])
         row = read_row(reply, caller, id, self._state.sealer(caller))
         if row is not None and isinstance(reply, list) and reply[-1] == 1 and (caller, id) not in self._in_work():
-            row = row._replace(status="failed", body=self._failed_body(row.body))
+            row = row._replace(status="failed", body=failed_body(row.body))
         return row
 
     def close(self) -> None:

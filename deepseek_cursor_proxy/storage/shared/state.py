@@ -12,19 +12,18 @@ import hashlib
 import hmac
 import logging
 import re
+import sqlite3
 import struct
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from deepseek_cursor_proxy.storage.entries import BacklogEntry, Kind
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress
 from deepseek_cursor_proxy.storage.resp.client import Engine, Script
 from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, Reply, ReplyError
 from deepseek_cursor_proxy.storage.shared.scripts import NAMES, WRITES
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.sqlite.rows import BacklogRows
 from deepseek_cursor_proxy.storage.store import Reopener
 from deepseek_cursor_proxy.storage.table import Table
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
@@ -57,6 +56,14 @@ class Sealer(Protocol):
     def open_bytes(self, raw: bytes, most: int) -> bytes | None: ...
 
 
+class BacklogEntry(NamedTuple):
+    """A script that the engine has not run: its name, its key, and its arguments, packed."""
+
+    script: str
+    key: bytes
+    arguments: bytes
+
+
 class _WaitingEntries(WriteBehind[BacklogEntry]):
     """Entries that wait for the engine and for the file."""
 
@@ -73,9 +80,12 @@ class Backlog(Table[BacklogEntry]):
     True while something waits that this process added, or found when it started.
     """
 
-    kind = Kind("backlog", "backlog of the engine", max_rows=100_000, max_bytes=1024**3)
-    rows: BacklogRows
+    name = "backlog"
+    title = "backlog of the engine"
     waiting_type = _WaitingEntries
+    size = "length(arguments)"
+    max_rows = 100_000
+    max_bytes = 1024**3
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -88,17 +98,27 @@ class Backlog(Table[BacklogEntry]):
     def add(self, script: Script, key: bytes, arguments: Sequence[bytes]) -> None:
         self._added += 1
         self._has_rows = True
-        self.write(BacklogEntry(NAMES[script], key, _pack(arguments)))
+        self._waiting.write([BacklogEntry(NAMES[script], key, _pack(arguments))])
         # Again: `oldest` may have read the file just before.
         self._has_rows = True
 
     def oldest(self) -> list[tuple[tuple[int, float], BacklogEntry]]:
         """The oldest entries, each with its number and time. Raises Unusable."""
         added = self._added
-        entries = self.rows.oldest(_BATCH)
+        query = "SELECT id, used_at, script, key, arguments FROM backlog ORDER BY id LIMIT ?"
+        entries = [(row[:2], BacklogEntry(*row[2:])) for row in self.database.select(query, _BATCH)]
         if not entries and added == self._added:
             self._has_rows = False
         return entries
+
+    def delete(self, written: Sequence[tuple[int, float]]) -> None:
+        """Delete entries by number and time: another process may have deleted one, and its number is used again."""
+        with self.database.transaction() as connection:
+            connection.executemany("DELETE FROM backlog WHERE id = ? AND used_at = ?", written)
+
+    def _write_entry(self, connection: sqlite3.Connection, entry: BacklogEntry) -> None:
+        row = (*entry, self.clock())
+        connection.execute("INSERT INTO backlog (script, key, arguments, used_at) VALUES (?, ?, ?, ?)", row)
 
 
 class SharedState:
@@ -208,7 +228,7 @@ class SharedState:
             while not self.refusal and (entries := self.backlog.oldest()):
                 for _, entry in entries:
                     self._run(WRITES[entry.script], entry.key, _unpack(entry.arguments), _CATCH_UP_SECONDS)
-                self.backlog.rows.delete([number for number, _ in entries])
+                self.backlog.delete([number for number, _ in entries])
                 count += len(entries)
         except EngineDown as error:
             self._note_stall(error)

@@ -205,7 +205,7 @@ class TestBudgets(LimitsTestCase):
 
         self.fake._responder = respond
         self.assertEqual(200, self.ask(proxy).status)
-        wait_until(lambda: ledger.rows.mean_output("deepseek-v4-pro") > 0)
+        wait_until(lambda: ledger._read_mean("deepseek-v4-pro", 0) > 0)
         ledger._mean_output.cache_clear()
         usual = ledger.mean_output_tokens("deepseek-v4-pro")
         self.assertLess(usual, 100)

@@ -22,7 +22,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.sqlite.schema import STORE
+from deepseek_cursor_proxy.storage.schema import STORE
 from tests.fake_deepseek import FakeDeepSeek, weather_responder
 from tests.support.cursor import WEATHER_TOOLS, CursorClient
 from tests.support.harness import PATIENCE, RunningProxy

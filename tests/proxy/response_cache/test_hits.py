@@ -119,7 +119,7 @@ class TestHits(CacheTestCase):
     def test_an_answer_is_forgotten_after_its_time(self) -> None:
         proxy = self.cache_proxy()
         answers = proxy.server.services().response_cache
-        with mock.patch.object(answers, "_clock", mock.Mock(return_value=1e9)) as clock:
+        with mock.patch.object(answers, "clock", mock.Mock(return_value=1e9)) as clock:
             replies = [self.ask(proxy, "chat")]
             clock.return_value += 24 * 3600 - 1
             replies.append(self.ask(proxy, "chat"))

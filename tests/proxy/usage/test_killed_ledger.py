@@ -6,7 +6,7 @@ import socket
 import unittest
 from contextlib import closing
 
-from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
+from deepseek_cursor_proxy.storage.database import open_read_only
 from tests.fake_deepseek import FakeDeepSeek
 from tests.support.harness import chat_body, read_reply, request_bytes
 from tests.support.polling import wait_until

@@ -14,8 +14,8 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import cli
+from deepseek_cursor_proxy.storage.database import open_read_only
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.sqlite.database import open_read_only
 from tests.fake_deepseek import Answer
 from tests.support.harness import RunningProxy, SocketTestCase, chat_body, request_bytes
 from tests.support.histories import TOOLS

@@ -20,10 +20,10 @@ from deepseek_cursor_proxy.cli.commands import COMMANDS
 from deepseek_cursor_proxy.cli.parser import program_name, resolve
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS
+from deepseek_cursor_proxy.storage import database
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
-from deepseek_cursor_proxy.storage.sqlite import database
 
 
 class CommandTableTest(unittest.TestCase):

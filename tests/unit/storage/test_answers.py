@@ -1,6 +1,5 @@
 from deepseek_cursor_proxy.storage import answers
-from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
-from deepseek_cursor_proxy.storage.entries import CacheTotals
+from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers, CacheTotals
 from deepseek_cursor_proxy.storage.faults import Unusable
 from tests.support.databases import StoreTestCase
 
@@ -41,7 +40,7 @@ class TestCachedAnswers(StoreTestCase):
 
     def test_answers_are_pruned_in_the_background(self) -> None:
         def write() -> None:
-            for number in range(CachedAnswers.kind.writes_between_prunings):
+            for number in range(CachedAnswers.writes_between_prunings):
                 self.store.record(b"%d" % number, ANSWER)
 
         self.assert_prunes_on_another_thread(self.store, write)

@@ -1,7 +1,7 @@
 from unittest import mock
 
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.learned import KeyNamespaces
-from deepseek_cursor_proxy.storage.sqlite.database import Database
 from tests.support.databases import StoreTestCase
 from tests.support.shared_engine import EngineTestCase
 

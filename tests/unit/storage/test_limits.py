@@ -4,6 +4,7 @@ import sys
 import threading
 from unittest import mock
 
+from deepseek_cursor_proxy.storage import database
 from deepseek_cursor_proxy.storage.faults import Locked
 from deepseek_cursor_proxy.storage.limits import (
     LEASE_SECONDS,
@@ -15,7 +16,6 @@ from deepseek_cursor_proxy.storage.limits import (
     Spent,
     Used,
 )
-from deepseek_cursor_proxy.storage.sqlite import database
 from tests.support.databases import DatabaseTestCase
 from tests.support.threads import run_at_once
 
@@ -135,7 +135,7 @@ class TestLimitTables(DatabaseTestCase):
 _RESERVE_AND_SETTLE = """
 import sys
 from deepseek_cursor_proxy.storage.limits import Counter, Hold, Spent
-from deepseek_cursor_proxy.storage.sqlite.database import Database
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.limits import LimitTables
 
 path, now, name = sys.argv[1], float(sys.argv[2]), sys.argv[3]

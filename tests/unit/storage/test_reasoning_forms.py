@@ -1,6 +1,6 @@
 from deepseek_cursor_proxy.storage import learned
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.learned import ReasoningForms
-from deepseek_cursor_proxy.storage.sqlite.database import Database
 from tests.support.databases import StoreTestCase
 
 URL = "http://127.0.0.1:8000/v1"

@@ -1,5 +1,4 @@
 import logging
-import math
 import random
 import sqlite3
 import threading
@@ -9,11 +8,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.storage import reasonings, table, write_behind
+from deepseek_cursor_proxy.storage import reasonings, write_behind
 from deepseek_cursor_proxy.storage import store as store_module
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.steady_clock import PruningClock
+from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import PATIENCE, eventually, wait_until
 from tests.support.threads import in_background, run_at_once
@@ -58,7 +57,7 @@ RECORDED: tuple[tuple[str, list[dict[str, Any]], dict[int, list[str]], int], ...
 
 class StoreTestCase(StoreFileTestCase):
     def store(self, path: str | Path = ":memory:", **details: float) -> ReasoningStore:
-        opened = ReasoningStore(path, pruning=PruningClock(math.inf, lambda: self.now), **details)  # type: ignore[arg-type]
+        opened = ReasoningStore(path, clock=lambda: self.now, **details)  # type: ignore[arg-type]
         self.addCleanup(opened.close)
         return opened
 
@@ -119,7 +118,7 @@ class TestRecord(StoreTestCase):
 
     def test_reasonings_that_can_wait_are_found_at_once_and_share_a_transaction_a_moment_later(self) -> None:
         store, other = self.store(self.path), self.store(self.path)
-        with mock.patch.object(store.rows, "write", wraps=store.rows.write) as write:
+        with mock.patch.object(store._waiting, "_write", wraps=store._waiting._write) as write:
             for number in range(3):
                 self.assertFalse(store.record(**turn(str(number), number), can_wait=True))
                 self.assertEqual({key(number): [str(number)]}, store.find([key(number)]))
@@ -139,7 +138,7 @@ class TestRecord(StoreTestCase):
         self.assertEqual({key(1): ["why"]}, self.store(self.path).find([key(1)]))
 
     def test_a_reasoning_that_can_wait_is_written_before_one_that_cannot(self) -> None:
-        self.enterContext(mock.patch.object(table, "_SECONDS_BETWEEN_BATCHES", 3600))
+        self.enterContext(mock.patch.object(WriteBehind, "seconds_between_batches", 3600))
         store = self.store(self.path)
         store.record(**turn("plain", 1), can_wait=True)
         self.assertTrue(store.record(**turn("call", 1)))
@@ -205,7 +204,7 @@ class TestPruning(StoreTestCase):
             store = self.store(**details)
             for number in range(3):
                 self.fill(store, range(number, number + 1), f"{number:30000}", 3600)
-            # By itself for every 256 turns, and at the start.
+            # By itself for every 256 turns.
             store.prune()
             store.find([key(0)])
             self.now += 3600
@@ -213,15 +212,6 @@ class TestPruning(StoreTestCase):
             store.prune()
             found = set(store.find([key(n) for n in range(4)]))
             self.assertEqual({key(0), key(2), key(3)}, found, details)
-
-    def test_a_store_that_is_nearly_full_at_the_start_writes_uses_at_once(self) -> None:
-        self.fill(self.store(self.path, max_rows=3), range(3))
-        store = self.store(self.path, max_rows=3)
-        self.now += 3600
-        store.find([key(0)])
-        store.record([((key(3),), "3")])
-        store.prune()
-        self.assertEqual({key(0), key(2), key(3)}, set(store.find([key(n) for n in range(4)])))
 
     def test_a_reasoning_in_use_does_not_expire(self) -> None:
         store = self.store(max_age_seconds=30 * DAY)
@@ -267,7 +257,7 @@ class TestPruning(StoreTestCase):
     def test_reasonings_are_pruned_on_a_thread_of_their_own(self) -> None:
         store = self.store(max_rows=5)
         self.assert_prunes_on_another_thread(
-            store, lambda: self.fill(store, range(ReasoningStore.kind.writes_between_prunings))
+            store, lambda: self.fill(store, range(ReasoningStore.writes_between_prunings))
         )
         self.assertEqual(5, store.stats().reasonings)
 
@@ -287,7 +277,7 @@ class TestGroupCommit(StoreTestCase):
 
         with store._waiting._writing:
             threads = [in_background(self, record, number) for number in range(count)]
-            wait_until(lambda: len(store._waiting._puts) == count)
+            wait_until(lambda: len(store._waiting._writes) == count)
         for thread in threads:
             thread.join()
         return seen
@@ -333,11 +323,10 @@ class TestCosts(StoreTestCase):
         store.record([((key(number),), str(number)) for number in range(120)])
         left: list[int] = []
 
-        def pause() -> bool:
+        def pause(seconds: float) -> None:
             left.append(store.stats().reasonings)
-            return True
 
-        with mock.patch.object(store._pruner, "pause_step", pause):
+        with mock.patch.object(store._pruner, "pause", pause):
             self.assertEqual(119, store.prune())
         self.assertEqual([70, 20, 1], left)
 
@@ -363,8 +352,7 @@ class TestCosts(StoreTestCase):
 
     def test_a_turn_costs_the_same_after_400_turns_as_after_twenty(self) -> None:
         # Not on a thread of its own, whose instructions would count.
-        kind = ReasoningStore.kind._replace(writes_between_prunings=10**9)
-        self.enterContext(mock.patch.object(ReasoningStore, "kind", kind))
+        self.enterContext(mock.patch.object(ReasoningStore, "writes_between_prunings", 10**9))
         store = self.store(self.path)
         steps = [self.steps(store, number) for number in range(401)]
         self.assertLess(max(steps[100:]), 1.1 * min(steps[20:60]))

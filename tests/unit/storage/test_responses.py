@@ -10,9 +10,9 @@ from unittest import mock
 
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.storage import responses, write_behind
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
-from deepseek_cursor_proxy.storage.sqlite.database import Database
 from tests.support.databases import StoreFileTestCase, StoreTestCase
 from tests.support.polling import PATIENCE, eventually
 from tests.support.systems import needs_removable_open_files
@@ -63,7 +63,7 @@ class TestPutAndGet(ResponseStoreTestCase):
     def test_a_stored_response_survives_a_killed_process(self) -> None:
         program = (
             "import os, sys\n"
-            "from deepseek_cursor_proxy.storage.sqlite.database import Database\n"
+            "from deepseek_cursor_proxy.storage.database import Database\n"
             "from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse\n"
             "database = Database(sys.argv[1]); database.open()\n"
             "ResponseStore(database).put(b'm' * 32, StoredResponse({'id': 'r', 'status': 'in_progress'}, []))\n"
@@ -275,11 +275,14 @@ class TestPruning(ResponseStoreTestCase):
 
     def test_responses_that_are_too_old_or_too_many_are_pruned_oldest_first(self) -> None:
         self.store = self.store_on(self.database, max_age_seconds=10)
+        self.store.writes_between_prunings = 1000
         self.fill(30)
-        self.store.prune()
-        self.assertEqual([str(number) for number in range(20, 30)], self.ids())
+        for left in (27, 25, 23):
+            # A tenth at a time.
+            self.store.prune()
+            self.assertEqual([str(number) for number in range(30 - left, 30)], self.ids())
         self.store = self.store_on(self.database, max_rows=7)
-        last = 2 * ResponseStore.kind.rows_per_step + 9
+        last = 2 * ResponseStore.rows_per_step + 9
         self.fill(last + 1)
         self.store.prune()
         self.assertEqual((7, str(last)), (len(self.ids()), self.ids()[-1]))
@@ -302,7 +305,7 @@ class TestPruning(ResponseStoreTestCase):
 
     def test_responses_are_pruned_on_a_thread_of_their_own(self) -> None:
         self.store = self.store_on(self.database, max_rows=5)
-        self.assert_prunes_on_another_thread(self.store, lambda: self.fill(ResponseStore.kind.writes_between_prunings))
+        self.assert_prunes_on_another_thread(self.store, lambda: self.fill(ResponseStore.writes_between_prunings))
         self.assertTrue(eventually(lambda: len(self.ids()) == 5))
 
     def test_an_unfinished_response_is_not_pruned(self) -> None:

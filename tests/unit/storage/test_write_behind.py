@@ -3,9 +3,8 @@ from collections.abc import Collection, Sequence
 from unittest import mock
 
 from deepseek_cursor_proxy.storage import write_behind
-from deepseek_cursor_proxy.storage.entries import ReasoningEntry
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
-from deepseek_cursor_proxy.storage.reasonings import WaitingReasonings
+from deepseek_cursor_proxy.storage.reasonings import ReasoningEntry, WaitingReasonings
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 from tests.support.databases import DatabaseTestCase
 from tests.support.polling import wait_until
@@ -26,8 +25,8 @@ class Words(WriteBehind[str]):
     def keys(self, entry: str) -> Collection[str]:
         return [entry[0]]
 
-    def merge(self, new: str, old: str) -> str | None:
-        return new if new.startswith(old) else None
+    def merge(self, new: str, old: str) -> str:
+        return f"{old}-{new}"
 
 
 class TestWriteBehind(DatabaseTestCase):
@@ -47,16 +46,17 @@ class TestWriteBehind(DatabaseTestCase):
             self.written.append(list(words))
         return [word.upper() for word in words]
 
-    def test_entries_are_found_newest_first_until_they_are_written(self) -> None:
+    def test_entries_are_found_oldest_first_until_they_are_written(self) -> None:
+        self.words.replaces = False
         self.words.add(["ant", "bee", "ape"])
-        self.assertEqual({"a": ["ape", "ant"]}, self.words.find(["a", "x"]))
+        self.assertEqual({"a": ["ant", "ape"]}, self.words.find(["a", "x"]))
         self.words.flush()
         self.assertEqual(([["ant", "bee", "ape"]], 0, {}), (self.written, len(self.words), self.words.find(["a"])))
 
     def test_an_entry_that_is_merged_replaces_the_old_one(self) -> None:
         self.words.add(["a", "b"])
         self.words.add(["ab"])
-        self.assertEqual(["b", "ab"], self.words.entries())
+        self.assertEqual(["b", "a-ab"], self.words.entries())
 
     def test_entries_are_written_oldest_first_in_small_transactions(self) -> None:
         self.words.add(["aaaa", "bbbb", "cccc", "dddd"])
@@ -98,17 +98,17 @@ class TestWriteBehind(DatabaseTestCase):
             self.write(words, is_retry)
             self.words.discard("b")
             if len(self.written) == 1:
-                self.words.add(["ant hill"])
+                self.words.add(["ape"])
 
         self.words.add(["ant", "bee"])
         with mock.patch.object(self.words, "_write", meanwhile):
             self.words.flush()
-        self.assertEqual([["ant", "bee"], ["ant hill"]], self.written)
+        self.assertEqual([["ant", "bee"], ["ant-ape"]], self.written)
 
     def test_a_newer_value_is_not_replaced_by_an_entry_that_is_flushed_meanwhile(self) -> None:
         self.words.add(["ant"])
         with self.database.transaction():
-            threads = [in_background(self, self.words.put, ["ape"]), in_background(self, self.words.flush)]
+            threads = [in_background(self, self.words.write, ["ape"]), in_background(self, self.words.flush)]
             threads[1].join(0.05)
             self.assertEqual({"a": ["ant"]}, self.words.find(["a"]), "until the newer one is in the file")
         for thread in threads:
@@ -118,37 +118,46 @@ class TestWriteBehind(DatabaseTestCase):
     def test_an_entry_stays_if_the_newer_value_cannot_be_written(self) -> None:
         self.words.add(["ant"])
         self.lock()
-        self.assertIsNone(self.words.put(["ape"]))
-        self.assertEqual(["ant", "ape"], self.words.entries())
+        self.assertIsNone(self.words.write(["ape"]))
+        self.assertEqual(["ant-ape"], self.words.entries())
 
-    def test_entries_that_are_put_return_their_results(self) -> None:
-        self.assertEqual(["ANT", "BEE"], self.words.put(["ant", "bee"]))
+    def test_entries_that_are_written_return_their_results(self) -> None:
+        self.assertEqual(["ANT", "BEE"], self.words.write(["ant", "bee"]))
         self.assertEqual(([["ant", "bee"]], []), (self.written, self.words.entries()))
 
-    def put_at_once(self, words: Sequence[str]) -> dict[str, list[str] | None]:
+    def write_at_once(self, words: Sequence[str]) -> dict[str, list[str] | None]:
         """All of them wait before the first one may write."""
         results: dict[str, list[str] | None] = {}
         with self.words._writing:
             threads = [
-                in_background(self, lambda word: results.update({word: self.words.put([word])}), word) for word in words
+                in_background(self, lambda word: results.update({word: self.words.write([word])}), word)
+                for word in words
             ]
-            wait_until(lambda: len(self.words._puts) == len(words))
+            wait_until(lambda: len(self.words._writes) == len(words))
         for thread in threads:
             thread.join()
         return results
 
-    def test_puts_that_wait_share_a_transaction_and_too_many_are_split(self) -> None:
-        most = write_behind._MOST_PUTS_AT_ONCE
+    def test_writes_that_wait_share_a_transaction_and_too_many_are_split(self) -> None:
+        most = write_behind._MOST_WRITES_AT_ONCE
         words = [chr(0x4E00 + number) for number in range(2 * most + 5)]
-        self.assertEqual({word: [word] for word in words}, self.put_at_once(words))
+        self.assertEqual({word: [word] for word in words}, self.write_at_once(words))
         self.assertEqual([most, most, 5], [len(some) for some in self.written])
         self.assertEqual(sorted(words), sorted(word for some in self.written for word in some))
 
-    def test_a_put_that_is_refused_keeps_all_that_share_its_transaction(self) -> None:
+    def test_a_write_that_is_refused_keeps_all_that_share_its_transaction(self) -> None:
         self.refused = {"bee"}
         with self.assertLogs(_log, logging.WARNING):
-            self.assertEqual({"ant": None, "bee": None, "cat": None}, self.put_at_once(["ant", "bee", "cat"]))
+            self.assertEqual({"ant": None, "bee": None, "cat": None}, self.write_at_once(["ant", "bee", "cat"]))
         self.assertEqual({"ant", "bee", "cat"}, {*self.words.entries()})
+
+    def test_what_is_written_later_shares_a_transaction(self) -> None:
+        self.words.seconds_between_batches = 0.01
+        self.words.write_later(["ant"])
+        self.words.write_later(["bee"])
+        wait_until(lambda: not self.words.entries())
+        self.words.close()
+        self.assertEqual([["ant", "bee"]], self.written)
 
     def test_flushes_at_once_write_every_entry_once(self) -> None:
         words = self.on_database(Words)
@@ -158,7 +167,7 @@ class TestWriteBehind(DatabaseTestCase):
         self.assertEqual(sorted(letters), sorted(word for some in self.written for word in some))
 
     def test_no_entry_is_left_after_clear(self) -> None:
-        self.words.add(["ant", "ape"])
+        self.words.add(["ant", "bee"])
         self.assertEqual(2, self.words.clear())
         self.assertEqual((0, 0, {}), (len(self.words), self.words._size, self.words._by_key))
 
@@ -175,6 +184,6 @@ class TestWaitingReasonings(DatabaseTestCase):
     def find(self, *keys: bytes) -> dict[bytes, list[bytes]]:
         return {key: [each.text for each in entries] for key, entries in self.pending.find(keys).items()}
 
-    def test_pending_reasonings_are_found_under_each_key_newest_first(self) -> None:
+    def test_pending_reasonings_are_found_under_each_key_oldest_first(self) -> None:
         self.pending.add([entry("one", b"a", b"b"), entry("two", b"b")])
-        self.assertEqual({b"a": [b"one"], b"b": [b"two", b"one"]}, self.find(b"a", b"b", b"c"))
+        self.assertEqual({b"a": [b"one"], b"b": [b"one", b"two"]}, self.find(b"a", b"b", b"c"))

@@ -1,7 +1,6 @@
 """The ledger: rows in batches and sums of days, also when the file, the clock or the figures are bad."""
 
 import logging
-import math
 import os
 import sqlite3
 import stat
@@ -14,13 +13,10 @@ from unittest import mock
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
-from deepseek_cursor_proxy.storage.entries import DaySums, UsageRow, add_sums
+from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.sqlite import usage_rows
-from deepseek_cursor_proxy.storage.sqlite.database import Database
-from deepseek_cursor_proxy.storage.steady_clock import PruningClock
 from deepseek_cursor_proxy.usage import ledger
-from deepseek_cursor_proxy.usage.ledger import UsageLedger, day_of
+from deepseek_cursor_proxy.usage.ledger import DaySums, UsageLedger, UsageRow, add_sums, day_of
 from deepseek_cursor_proxy.usage.prices import Cost
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import wait_until
@@ -53,13 +49,13 @@ class LedgerTestCase(StoreFileTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.now = NOON
-        self.enterContext(mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 0.01))
+        self.enterContext(mock.patch.object(ledger.WaitingRequests, "seconds_between_batches", 0.01))
 
     def ledger(self, database: Database | None = None, **options: Any) -> UsageLedger:
         options = {
             "max_age_seconds": 1000.0,
             "max_rows": 100,
-            "pruning": PruningClock(math.inf, lambda: self.now),
+            "clock": lambda: self.now,
             **options,
         }
         self.database = database or self.open()
@@ -69,11 +65,11 @@ class LedgerTestCase(StoreFileTestCase):
 
     def rows(self) -> list[UsageRow]:
         with self.database.reader() as connection:
-            return list(usage_rows.read_page(connection, 10_000))
+            return list(ledger.read_page(connection, 10_000))
 
     def sums(self, day: str = "2026-11-17") -> dict[tuple[str, ...], DaySums]:
         with self.database.reader() as connection:
-            return {group[1:]: sums for group, sums in usage_rows.read_days(connection, day, day)}
+            return {group[1:]: sums for group, sums in ledger.read_days(connection, day, day)}
 
     def all_sums(self) -> DaySums:
         return add_sums(self.sums().values())
@@ -131,7 +127,7 @@ class TestLedger(LedgerTestCase):
         opened.add(record(key="answered0000"))
         opened.flush()
         with (
-            mock.patch.object(usage_rows, "read_answered_keys", side_effect=sqlite3.OperationalError),
+            mock.patch.object(ledger, "read_answered_keys", side_effect=sqlite3.OperationalError),
             self.assertLogs(ledger.__name__, logging.WARNING),
         ):
             self.assertFalse(opened.was_accepted_before("answered0000"))
@@ -139,7 +135,7 @@ class TestLedger(LedgerTestCase):
 
     def test_names_beyond_a_bound_are_added_up_together(self) -> None:
         opened = self.ledger(max_rows=10_000)
-        with mock.patch.object(usage_rows, "_MAX_GROUPS_PER_DAY", 3):
+        with mock.patch.object(ledger, "_MAX_GROUPS_PER_DAY", 3):
             for number in range(10):
                 opened.add(record(model=f"model-{number}"))
             opened.add(record(model="model-0"))
@@ -148,7 +144,7 @@ class TestLedger(LedgerTestCase):
         self.assertEqual({"model-0": 2, "model-1": 1, "model-2": 1, "other": 7}, found)
 
     def test_closing_writes_what_waits_and_leaves_no_thread(self) -> None:
-        with mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 3600.0):
+        with mock.patch.object(ledger.WaitingRequests, "seconds_between_batches", 3600.0):
             opened = self.ledger()
             threads = threading.active_count()
             for number in range(200):
@@ -187,12 +183,14 @@ class TestBounds(LedgerTestCase):
         self.now += 103
         opened.add(record(8, self.now))
         opened.flush()
-        opened.prune()
+        for _ in range(5):
+            # Those that are too old go a tenth at a time.
+            opened.prune()
         self.assertEqual([8], [row.number for row in self.rows()])
         self.assertEqual(9, self.all_sums().requests)
 
     def test_pruning_runs_on_another_thread(self) -> None:
-        self.enterContext(mock.patch.object(UsageLedger, "kind", UsageLedger.kind._replace(writes_between_prunings=64)))
+        self.enterContext(mock.patch.object(UsageLedger, "writes_between_prunings", 64))
         opened = self.ledger()
 
         def write() -> None:
@@ -201,18 +199,6 @@ class TestBounds(LedgerTestCase):
             opened.flush()
 
         self.assert_prunes_on_another_thread(opened, write)
-
-    def test_a_clock_that_jumps_deletes_nothing(self) -> None:
-        wall, monotonic = [NOON], [0.0]
-        opened = self.ledger(pruning=PruningClock(100.0, lambda: wall[0], lambda: monotonic[0]))
-        for jump in (10**9, -(10**9), -(10**9), 10**9):
-            opened.add(record())
-            opened.flush()
-            wall[0] += jump
-            monotonic[0] += 1
-            opened.prune()
-        self.assertEqual(4, len(self.rows()))
-        self.assertEqual({"2026-11-17"}, {day_of(row.ended_at) for row in self.rows()})
 
     def test_a_clock_without_sense_has_a_day_all_the_same(self) -> None:
         for now in (1e18, -1e18):
@@ -250,28 +236,30 @@ class TestFaults(LedgerTestCase):
             self.database.reopen()
             opened.flush()
         self.assertEqual([9, 8, 7], [row.number for row in self.rows()])
-        self.assertEqual(2, len(logs.output), logs.output)
-        self.assertIn("lost: 7", logs.output[1])
+        self.assertEqual(1, len(logs.output), logs.output)
+        self.assertIn("lost: 7", logs.output[0])
 
     def test_a_request_that_the_file_refuses_costs_no_other(self) -> None:
         opened = self.ledger()
         with (
-            mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 60.0),
+            mock.patch.object(ledger.WaitingRequests, "seconds_between_batches", 60.0),
             self.assertLogs("deepseek_cursor_proxy.usage.ledger", logging.WARNING) as logs,
         ):
             for number in range(1, 6):
                 opened.add(record(number, tokens=Tokens(10**30 if number in (2, 4) else 1, 0, 0)))
             self.assertTrue(opened.flush())
-        self.assertEqual([5, 3, 1], [row.number for row in self.rows()])
-        self.assertEqual(3, self.all_sums().requests)
-        self.assertEqual(2, sum(int(line.rpartition(" ")[2]) for line in logs.output if "again" in line))
+            opened.add(record(6))
+            self.assertTrue(opened.flush())
+        self.assertEqual([6, 5, 3, 1], [row.number for row in self.rows()])
+        self.assertEqual(4, self.all_sums().requests)
+        self.assertEqual(2, sum(int(line.rpartition(" ")[2]) for line in logs.output if "lost: " in line))
 
     def test_a_request_that_the_file_refuses_costs_no_other_when_the_file_fails_meanwhile(self) -> None:
         opened = self.ledger()
         written = mock.Mock(side_effect=[ValueError, None, Unusable("locked"), Unusable("locked")])
         with (
-            mock.patch.object(ledger, "_SECONDS_BETWEEN_BATCHES", 60.0),
-            mock.patch.object(usage_rows, "write_sums", written),
+            mock.patch.object(ledger.WaitingRequests, "seconds_between_batches", 60.0),
+            mock.patch.object(ledger, "write_sums", written),
         ):
             for number in range(1, 4):
                 opened.add(record(number))

@@ -2,8 +2,7 @@ import contextlib
 import random
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.entries import ReasoningEntry
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningEntry, ReasoningStore
 from deepseek_cursor_proxy.storage.shared.scripts import FIND_REASONINGS
 from tests.support.polling import wait_until
 from tests.support.shared_engine import EngineTestCase, key
@@ -27,9 +26,9 @@ class TestSharedReasonings(EngineTestCase):
             one.reasonings.clear()
             for _ in range(40):
                 entries = [generated_entry(rng, keys, texts) for _ in range(rng.randint(1, 3))]
-                one.reasonings.rows.write(entries, is_retry=True)
+                one.reasonings._write(entries, True)
                 self.assertTrue(one.shared.record(caller, entries))
-                in_file, on_engine = one.reasonings.rows.find(every), one.shared.find(caller, every)
+                in_file, on_engine = one.reasonings._read(every), one.shared.find(caller, every)
                 self.assertEqual(*(_by_key(rows) for rows in (in_file, on_engine)), seed)
 
     def test_what_one_instance_records_another_finds_oldest_first(self) -> None:
@@ -47,14 +46,14 @@ class TestSharedReasonings(EngineTestCase):
 
     def test_the_file_gets_a_moment_later_what_the_engine_has(self) -> None:
         one = self.instance()
-        with mock.patch.object(one.reasonings._waiting, "put", side_effect=AssertionError("waited for the file")):
+        with mock.patch.object(one.reasonings._waiting, "write", side_effect=AssertionError("waited for the file")):
             self.assertTrue(one.record("thought", 1))
         self.engine.stop()
         self.assertEqual({1: ["thought"]}, one.find(1))
-        wait_until(lambda: one.reasonings.rows.find([key(1)]))
+        wait_until(lambda: one.reasonings._read([key(1)]))
         # What the engine has not got is in the file at once.
         one.record("alone", 2)
-        self.assertEqual(1, len(one.reasonings.rows.find([key(2)])))
+        self.assertEqual(1, len(one.reasonings._read([key(2)])))
 
     def test_a_long_chat_is_looked_up_in_parts_that_the_engine_answers_in_time(self) -> None:
         one, two = self.instance("one"), self.instance("two")

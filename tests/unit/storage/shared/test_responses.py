@@ -5,6 +5,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 from deepseek_cursor_proxy.storage.shared import responses
+from deepseek_cursor_proxy.storage.shared.responses import SharedResponses
 from tests.support.polling import wait_until
 from tests.support.shared_engine import EngineTestCase
 from tests.support.width import width
@@ -23,7 +24,7 @@ class TestSharedResponses(EngineTestCase):
         instance = self.instance(name)
         store = self.enterContext(contextlib.closing(ResponseStore(instance.reasonings.database)))
         if is_shared:
-            store.share(instance.state)
+            store.share(SharedResponses(instance.state, store))
         return store
 
     def test_two_proxies_return_what_one_file_returns_after_any_sequence_of_changes(self) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.storage import database, schema
+from deepseek_cursor_proxy.storage.database import Database, open_read_only
 from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Refused, Unusable
-from deepseek_cursor_proxy.storage.sqlite import database, schema
-from deepseek_cursor_proxy.storage.sqlite.database import Database, open_read_only
 from tests.support.databases import StoreFileTestCase
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 from tests.support.threads import in_background, run_at_once

@@ -25,9 +25,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.storage import private_files
+from deepseek_cursor_proxy.storage import private_files, schema
 from deepseek_cursor_proxy.storage.faults import Damaged, Lost, Outdated, ReadOnly, Refused, Unusable, fault_of
-from deepseek_cursor_proxy.storage.sqlite import schema
 
 _log = logging.getLogger(__name__)
 
