@@ -9,7 +9,7 @@ callers (`access`) are limited in number and size, so that they cannot fill the 
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
@@ -91,9 +91,23 @@ class Job:
 
     # By others …
 
-    def follow(self, peer: Peer | None = None, heartbeat_seconds: float = math.inf) -> "JobEvents":
+    def follow(self, peer: Peer | None = None, heartbeat_seconds: float = math.inf) -> Generator[bytes, None, None]:
         """All events, past and future, for a client that may leave; comments in a long silence keep tunnels open."""
-        return JobEvents(self, peer, heartbeat_seconds)
+        count, heartbeat, end = 0, Deadline.after(heartbeat_seconds), None
+        while (events := self.read_after(count, min(_CHECK_SECONDS, heartbeat_seconds))) is not None:
+            if events:
+                count += len(events)
+                yield events
+            else:
+                if peer is not None and peer.close_reason is not None:
+                    # The job is being stopped as well, and its last events are worth a moment.
+                    end = end or Deadline.after(_END_SECONDS)
+                if peer is not None and (end.is_over if end is not None else peer.has_left()):
+                    raise ClientGone
+                if not heartbeat.is_over:
+                    continue
+                yield _HEARTBEAT
+            heartbeat = Deadline.after(heartbeat_seconds)
 
     def read_after(self, count: int, seconds: float) -> bytes | None:
         """Wait for whole pieces after the first `count` bytes; b"" if none came in time, None after the last."""
@@ -110,48 +124,6 @@ class Job:
         self.end()
         self.peer.close()
         self._closed.set()
-
-
-class JobEvents:
-    """The events of a job for one follower. Iterated by one thread; `close` may be called by any."""
-
-    def __init__(self, job: Job, peer: Peer | None, heartbeat_seconds: float) -> None:
-        self._job = job
-        self._peer = peer
-        self._heartbeat_seconds = heartbeat_seconds
-        self._is_closed = False
-        self._deadline: Deadline | None = None
-
-    def __iter__(self) -> Iterator[bytes]:
-        count, heartbeat_deadline = 0, Deadline.after(self._heartbeat_seconds)
-        while not self._is_closed:
-            events = self._job.read_after(count, min(_CHECK_SECONDS, self._heartbeat_seconds))
-            if events is None:
-                return
-            if not events:
-                if self._peer is not None:
-                    self._check_client(self._peer)
-                if not heartbeat_deadline.is_over:
-                    continue
-                yield _HEARTBEAT
-            else:
-                count += len(events)
-                yield events
-            heartbeat_deadline = Deadline.after(self._heartbeat_seconds)
-
-    def close(self) -> None:
-        self._is_closed = True
-
-    def _check_client(self, peer: Peer) -> None:
-        """Raise ClientGone when the client is gone."""
-        if peer.close_reason is None:
-            if peer.has_left():
-                raise ClientGone
-            return
-        # The job is being stopped as well, and its last events are worth a moment.
-        self._deadline = self._deadline or Deadline.after(_END_SECONDS)
-        if self._deadline.is_over:
-            raise ClientGone
 
 
 Run = Callable[[Job], None]

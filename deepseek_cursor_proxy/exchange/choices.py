@@ -189,7 +189,7 @@ class ChoicesExchange:
             self._outputs.put(_Output(choice, error))
 
     def _observe(self, choice: int, event: Event) -> None:
-        """Keep the end of a choice for the one of all; hand on other events only of the first choice."""
+        """Keep the end of a choice for the one of all; forward other events only of the first choice."""
         if isinstance(event, Received):
             self._progress.append(event.progress)
             event = event._replace(progress=self._all_progress)

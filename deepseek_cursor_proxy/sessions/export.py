@@ -60,7 +60,7 @@ def node_json(node: Node, tokenizer: "BpeTokenizer | None") -> dict[str, Any]:
 
 
 def prompt_json(messages: Sequence[Json], tools: Sequence[Json], tokenizer: "BpeTokenizer | None") -> dict[str, Any]:
-    """What would be sent, as the text that a model goes on from."""
+    """The prompt that would be sent, as the text that a model continues."""
     text = rendering.text_of(rendering.render(messages, tools, for_answer=True))
     token_ids = None if tokenizer is None else tokenizer.encode(text)
     return {"prompt_text": text, "token_ids": token_ids, **_token_count(text, token_ids)}

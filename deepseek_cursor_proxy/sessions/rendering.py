@@ -65,7 +65,7 @@ def check_parser(name: str) -> str:
 
 
 def render(messages: Sequence[Json], tools: Sequence[Json] = (), *, for_answer: bool = False) -> list[Piece]:
-    """The pieces of a trajectory; with `for_answer` it ends where the model goes on."""
+    """The pieces of a trajectory; with `for_answer` it ends where the model continues."""
     pieces = list(_system(messages, tools))
     begins = 1 if messages and messages[0].get("role") == "system" else 0
     for index, message in enumerate(messages[begins:], begins):

@@ -13,7 +13,6 @@ from urllib.parse import parse_qs
 from deepseek_cursor_proxy.api.endpoint import Endpoint
 from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound
-from deepseek_cursor_proxy.exchange.background_jobs import JobEvents
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, encode_json
@@ -92,7 +91,7 @@ class EventsAfter:
 
     is_finished = False
 
-    def __init__(self, events: JobEvents | Generator[bytes, None, None], number: int = -1) -> None:
+    def __init__(self, events: Generator[bytes, None, None], number: int = -1) -> None:
         self._events = events
         self._number = number
 

@@ -124,15 +124,6 @@ class TestJob(JobsTestCase):
             job.append(piece)
             self.assertEqual(piece, next(events))
 
-    def test_a_follower_closed_by_another_thread_ends(self) -> None:
-        job = self.job()
-        events = job.follow()
-        thread = in_background(self, list, events)
-        events.close()
-        thread.join(PATIENCE)
-        self.assertFalse(thread.is_alive())
-        self.assertEqual([], list(events))
-
     def test_a_follower_whose_client_leaves_ends_while_the_job_is_silent(self) -> None:
         job = self.job()
         ours, theirs = socket_pair(self)
