@@ -60,35 +60,16 @@ class UpstreamClient:
         """The same call; returns a response of any status."""
         request = _PooledRequest(destination, body, credential, peer)
         try:
-            answer = self._open(request)
-        except BaseException:
+            answer: UpstreamResponse = self._opener.open(request, timeout=self._config.request_timeout)
+        except BaseException as error:
             if slot is not None:
                 slot.release()
+            if isinstance(error, (OSError, ValueError)):
+                raise _to_proxy_error(error, destination.origin, destination.setting) from None
             raise
+        self.reached_at = time.monotonic()
         answer.slot = slot
         return answer
-
-    def _open(self, request: "_PooledRequest") -> UpstreamResponse:
-        """Send the request and read the head of the response."""
-        destination, is_new = request.destination, False
-        while True:
-            try:
-                request.connection = None
-                request.connection = self._pool.take(destination.origin, request.peer, is_new=is_new)
-                answer: UpstreamResponse = self._opener.open(request, timeout=self._config.request_timeout)
-                answer.read_head()
-                self.reached_at = time.monotonic()
-                return answer
-            except BaseException as error:
-                connection = request.connection
-                if connection is not None:
-                    connection.close()
-                if not isinstance(error, (OSError, ValueError)):
-                    raise
-                if connection is None or not connection.is_reused or not isinstance(error, ConnectionError):
-                    raise _to_proxy_error(error, destination.origin, destination.setting) from None
-                # It died while it was idle, which is no failure of DeepSeek.
-                is_new = True
 
     def probe(self, destination: Destination) -> None:
         """Open a connection and close it again, without a request; raises a ProxyError if that fails."""
@@ -119,25 +100,40 @@ class _PooledRequest(urllib.request.Request):
         self.destination = destination
         self.body = body
         self.peer = peer
-        # The one to send it on.
-        self.connection: Connection | None = None
 
 
 class _PoolHandler(urllib.request.BaseHandler):
-    """Sends urllib requests on pooled connections; nothing of the response is read yet. Called by any thread."""
+    """Sends urllib requests on pooled connections. Called by any thread."""
 
     def __init__(self, pool: ConnectionPool, config: ProxyConfig) -> None:
         self._pool = pool
         self._config = config
 
     def http_open(self, request: _PooledRequest) -> UpstreamResponse:
-        """Raises OSError, ValueError or ClientGone; `_open` closes the connection then."""
+        """Raises OSError, ValueError or ClientGone, with nothing left open."""
+        origin, peer = request.destination.origin, request.peer
+        connection = self._pool.take(origin, peer)
+        try:
+            return self._call(request, connection)
+        except ConnectionError:
+            if not connection.is_reused:
+                raise
+            # It died while it was idle, which is no failure of DeepSeek.
+            return self._call(request, self._pool.take(origin, peer, is_new=True))
+
+    def _call(self, request: _PooledRequest, connection: Connection) -> UpstreamResponse:
+        """Send the request and read the head of the response."""
         own = [("Host", request.host), ("Content-Length", str(len(request.body)))]
         headers = [*own, *_HEADERS, *request.unredirected_hdrs.items()]
         data = heads.request_head(request.destination.method, request.selector, headers) + request.body
-        assert request.connection is not None
-        request.connection.send(data, self._config.write_timeout, request.peer)
-        return UpstreamResponse(request.connection, self._pool, self._config, request.peer, request.destination)
+        try:
+            connection.send(data, self._config.write_timeout, request.peer)
+            answer = UpstreamResponse(connection, self._pool, self._config, request.peer, request.destination)
+            answer.read_head()
+        except BaseException:
+            connection.close()
+            raise
+        return answer
 
     https_open = http_open
 

@@ -167,7 +167,9 @@ class TestClientConnection(unittest.TestCase):
         _, client = self.serve()
         client.sendall(get())
         self.assertEqual("keep-alive", read_reply(client)[1]["connection"])
+        started = time.monotonic()
         self.stop(StopStage.FINISH_RESPONSES)
+        self.assertLess(time.monotonic() - started, PATIENCE / 2)
         self.assert_ended(client)
 
     def test_a_connection_with_a_request_ends_after_its_response(self) -> None:
