@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 # Roughly what a row takes in memory besides its packed fields.
 _BYTES_PER_ROW = 500
 # Limit for all unknown callers together: the running jobs that `background_jobs` admits, plus some finished ones.
-_MOST_UNACCEPTED = 64
-_MOST_BYTES_UNACCEPTED = 48 * 1024 * 1024
-_SECONDS_UNACCEPTED = 900.0
+_MOST_OF_UNKNOWN_CALLERS = 64
+_MOST_BYTES_OF_UNKNOWN_CALLERS = 48 * 1024 * 1024
+_SECONDS_OF_UNKNOWN_CALLERS = 900.0
 # Some four responses of a chain of 1 MB.
 _MOST_BYTES_UNPACKED = 32 * 1024 * 1024
 # Compressed together, and decompressed together to read any byte of them.
@@ -167,7 +167,7 @@ class ResponseStore(Table[ResponseChange]):
         # The responses that this process has yet to finish, by caller and id.
         self._in_work: set[tuple[bytes, str]] = set()
         # By caller and id, oldest first: responses of callers that are not known yet.
-        self._unaccepted: dict[tuple[bytes, str], ResponseRow] = {}
+        self._of_unknown_callers: dict[tuple[bytes, str], ResponseRow] = {}
         # Values packed lately, by their packed bytes: a chain continues from what was just stored, and the chat memory
         # recognises the same objects.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
@@ -198,32 +198,35 @@ class ResponseStore(Table[ResponseChange]):
 
     def _hold(self, row: ResponseRow) -> None:
         """Keep a response in memory. Beyond the limits those that are finished go first: the jobs are bounded."""
-        held, key = self._unaccepted, (row.caller, row.id)
+        held, key = self._of_unknown_callers, (row.caller, row.id)
         held[key] = row._replace(created_at=held.get(key, row).created_at)
-        while len(held) > _MOST_UNACCEPTED or sum(each.size for each in held.values()) > _MOST_BYTES_UNACCEPTED:
+        while (
+            len(held) > _MOST_OF_UNKNOWN_CALLERS
+            or sum(each.size for each in held.values()) > _MOST_BYTES_OF_UNKNOWN_CALLERS
+        ):
             finished = (key for key, each in held.items() if not each.is_unfinished)
             del held[next(finished, next(iter(held)))]
 
     def accept(self, caller: bytes) -> None:
         """Store the responses that a caller made before an upstream accepted its key."""
-        if not self._unaccepted:
+        if not self._of_unknown_callers:
             return
         with self._lock:
-            for key, row in [item for item in self._unaccepted.items() if item[0][0] == caller]:
+            for key, row in [item for item in self._of_unknown_callers.items() if item[0][0] == caller]:
                 if self._is_alive(row):
                     self._note_work(row)
                     self._change(ResponseChange(*key, row, may_insert=True))
                 # Only now, so that it is found at any moment.
-                del self._unaccepted[key]
+                del self._of_unknown_callers[key]
 
     def _is_alive(self, row: ResponseRow) -> bool:
-        return row.is_unfinished or self.clock() - row.created_at < _SECONDS_UNACCEPTED
+        return row.is_unfinished or self.clock() - row.created_at < _SECONDS_OF_UNKNOWN_CALLERS
 
     def update(self, caller: bytes, response: StoredResponse) -> bool:
         """Replace a stored response. True if it was stored; a deleted one stays deleted."""
         row = self._to_row(caller, response)
         with self._lock:
-            if (caller, row.id) in self._unaccepted:
+            if (caller, row.id) in self._of_unknown_callers:
                 self._hold(row)
                 return True
             self._note_work(row)
@@ -244,8 +247,8 @@ class ResponseStore(Table[ResponseChange]):
     def delete(self, caller: bytes, response_id: str) -> bool:
         """Delete a response. True if it was stored."""
         with self._lock:
-            if (unaccepted := self._unaccepted.pop((caller, response_id), None)) is not None:
-                return self._is_alive(unaccepted)
+            if (held := self._of_unknown_callers.pop((caller, response_id), None)) is not None:
+                return self._is_alive(held)
             waiting = self._waiting.latest(caller, response_id)
             row = waiting.row if waiting is not None else self._find(caller, response_id)
             if row is None:
@@ -327,7 +330,7 @@ class ResponseStore(Table[ResponseChange]):
     def get(self, caller: bytes, response_id: str, *, with_events: bool = True) -> StoredResponse | None:
         """The response, unless it is unknown, another caller's or too old. Without its events it costs less."""
         # Memory first: a row that is just being written is found twice rather than not at all.
-        row = self._unaccepted.get((caller, response_id))
+        row = self._of_unknown_callers.get((caller, response_id))
         if row is None or not self._is_alive(row):
             waiting = self._waiting.latest(caller, response_id)
             row = waiting.row if waiting is not None else self._find(caller, response_id, with_events=with_events)

@@ -58,9 +58,7 @@ class SessionsEndpoint(GenerationEndpoint):
     def nodes(self, request: HttpRequest, session: str) -> HttpReply:
         stored = self._find(request, session)
         tokenizer = self._services.counter.load_tokenizer()
-        with _faults():
-            nodes = self._services.sessions.nodes(stored.uuid)
-        pieces = (encode_json(node_json(node, tokenizer)) for node in nodes)
+        pieces = (encode_json(node_json(node, tokenizer)) for node in self._services.sessions.nodes(stored.uuid))
         kind = (("Content-Type", "application/json"),)
         return HttpReply(200, _Pieces(b'{"nodes":[', b",", pieces, b"]}"), kind)
 
@@ -70,8 +68,7 @@ class SessionsEndpoint(GenerationEndpoint):
         if form not in export.FORMATS:
             raise BadRequest(f"format is {', '.join(export.FORMATS)}.", param="format")
         tokenizer = self._services.counter.load_tokenizer() if form == "nodes" else None
-        with _faults():
-            lines = export.lines(self._services.sessions.nodes(stored.uuid), form, export.Filter(), tokenizer)
+        lines = export.lines(self._services.sessions.nodes(stored.uuid), form, export.Filter(), tokenizer)
         return HttpReply(200, _Pieces(b"", b"", lines, b""), (("Content-Type", "application/jsonl; charset=utf-8"),))
 
     def render(self, request: HttpRequest, _: str) -> HttpReply:

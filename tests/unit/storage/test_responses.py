@@ -153,17 +153,17 @@ class TestCallersThatAreNotKnown(ResponseStoreTestCase):
         for number in range(100):
             self.store.put(ME, response(f"r{number}"), is_known=False)
         kept = [number for number in range(100) if self.status(f"r{number}") is not None]
-        self.assertEqual(list(range(100 - responses._MOST_UNACCEPTED + 1, 100)), kept)
-        with mock.patch.object(responses, "_MOST_BYTES_UNACCEPTED", 20_000):
+        self.assertEqual(list(range(100 - responses._MOST_OF_UNKNOWN_CALLERS + 1, 100)), kept)
+        with mock.patch.object(responses, "_MOST_BYTES_OF_UNKNOWN_CALLERS", 20_000):
             for number in range(10):
                 self.store.put(ME, response(f"large{number}", text=f"{number}{NOISE}"), is_known=False)
-            self.assertLessEqual(sum(row.size for row in self.store._unaccepted.values()), 20_000)
+            self.assertLessEqual(sum(row.size for row in self.store._of_unknown_callers.values()), 20_000)
         self.assertEqual(("queued", "completed"), (self.status("running"), self.status("large9")))
 
     def test_one_that_ended_has_a_short_life(self) -> None:
         self.store.put(ME, response("running", "queued"), is_known=False)
         self.store.put(ME, response("ended"), is_known=False)
-        with mock.patch.object(responses, "_SECONDS_UNACCEPTED", 0.0):
+        with mock.patch.object(responses, "_SECONDS_OF_UNKNOWN_CALLERS", 0.0):
             self.assertEqual(("queued", None), (self.status("running"), self.status("ended")))
             self.store.accept(ME)
         self.assertEqual(["running"], self.ids())
