@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from deepseek_cursor_proxy.exchange.retries import REASONS
+from deepseek_cursor_proxy.exchange.failover import RETRY_REASONS
 from deepseek_cursor_proxy.observers.events import Result, is_name
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.reasoning.chats import CAUSES
@@ -185,7 +185,9 @@ class Statistics:
         help = "Calls that another upstream got because this one failed."
         self.reroutes = _counter("dcp_reroutes_total", help, "upstream")
         # Present from the start: Prometheus computes no increase from a series that begins with its first event.
-        self.retries = _counter("dcp_retries_total", "Calls made again, by what had failed.", "reason", at_0=REASONS)
+        self.retries = _counter(
+            "dcp_retries_total", "Calls made again, by what had failed.", "reason", at_0=RETRY_REASONS
+        )
         help = "Assistant turns sent, by where their reasoning came from."
         self.turns = _counter("dcp_reasoning_turns_total", help, "source", at_0=_SOURCES)
         help = "Requests sent with turns as a transcript, because reasoning was lost."

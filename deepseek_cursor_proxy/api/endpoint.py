@@ -1,7 +1,7 @@
 """Endpoint, the base of routes that need services, and GenerationEndpoint, the steps that all generations share:
 
     serve         admit the caller, read and decode the body, pass it through if its model has another upstream
-    (parse)       each endpoint by itself: the body as a GenerationRequest, and the Writer of its API
+    (parse)       each endpoint by itself: the body as a ChatRequest, and the Writer of its API
     open          have DeepSeek accept the call: an exchange
     reply         the exchange as the Writer writes it, streamed or plain; see `reply`
 
@@ -10,12 +10,11 @@ have another shape, change `App._refuse` in `routes`; if its key has another hea
 `clients.key_setting`; if its list of messages has another name, `chat_memory._LISTS`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.api import passthrough
 from deepseek_cursor_proxy.api.clients import client_name, is_subagent
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
@@ -23,10 +22,10 @@ from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, s
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, UpstreamRefused
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest, RequestReport
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RequestReport
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import caller_digest
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
@@ -35,16 +34,6 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
-
-
-class ClientRequest(NamedTuple):
-    """A request of an admitted caller, with its decoded body, which must not be changed."""
-
-    http: HttpRequest
-    caller: Caller
-    context: CallContext
-    body: Mapping[str, Any]
-    body_bytes: int
 
 
 # The values of a request's header `x-cache`.
@@ -63,9 +52,11 @@ class Endpoint:
         self._services = services
         self._report = report
 
-    def context(self, caller: Caller, peer: Peer | None) -> CallContext:
-        namespace, name = identity.namespace(self._services.config.upstream_base_url, caller.credential), ""
+    def admit(self, request: HttpRequest) -> ClientRequest:
+        """A request of a caller that is served, before its body is read; raises a ProxyError for any other."""
         report, access, sessions = self._report, self._services.access, self._services.sessions
+        caller = access.admit(request)
+        namespace, name = identity.namespace(self._services.config.upstream_base_url, caller.credential), ""
         if caller.named is not None:
             namespace, name = self._services.namespace_of(caller.named, namespace), caller.named.name
         report.add_caller(namespace, partial(access.knows, caller, caller_digest(namespace)), name)
@@ -79,14 +70,16 @@ class Endpoint:
                 reads_written_calls = session.options.reads_written_calls
             report.session = report.path_session
         owner_key = access.upstream_key(caller)
-        credential, is_held = owner_key or caller.credential, owner_key is not None
-        return CallContext(
-            namespace, credential, report, peer, is_held, reads_written_calls=reads_written_calls, named=caller.named
+        return ClientRequest(
+            http=request,
+            caller=caller,
+            report=report,
+            namespace=namespace,
+            credential=owner_key or caller.credential,
+            is_held=owner_key is not None,
+            peer=request.peer,
+            reads_written_calls=reads_written_calls,
         )
-
-    def namespace(self, request: HttpRequest) -> bytes:
-        """The namespace of an admitted caller, for a route that calls no upstream."""
-        return self.context(self._services.access.admit(request), None).namespace
 
 
 def unknown_session() -> NotFound:
@@ -103,23 +96,21 @@ class GenerationEndpoint(Endpoint):
         model: str | None = None,
     ) -> HttpReply:
         """Reply with `create`, or relay the request if its model has another upstream; `model` replaces the body's."""
-        caller = self._services.access.admit(request)
-        context = self.context(caller, request.peer)
+        client = self.admit(request)
         raw = request.read_body()
         body, memory = self._services.memory.decode(raw)
-        context = context._replace(memory=memory)
         if model is not None:
             body = {**body, "model": model}
         self._report.add_body(body, len(raw))
         self._report.client = client_name(request, body)
         key = model_resolver.passthrough_key(body.get("model"), self._services.config) if api is not None else None
         if api is None or key is None:
-            return create(ClientRequest(request, caller, context, body, len(raw)))
-        self._services.access.check_spender(caller)
-        if caller.named is not None:
+            return create(client._replace(body=body, memory=memory))
+        self._services.access.check_spender(client.caller)
+        if (named := client.caller.named) is not None:
             from deepseek_cursor_proxy.exchange import admission
 
-            self._report.admission = admission.admit_passthrough(caller.named, body, len(raw), self._services)
+            self._report.admission = admission.admit_passthrough(named, body, len(raw), self._services)
         if not body.keys().isdisjoint(_OWN_FIELDS):
             body = {name: value for name, value in body.items() if name not in _OWN_FIELDS}
             sent = encode_json(body)
@@ -128,60 +119,55 @@ class GenerationEndpoint(Endpoint):
         passed = PassthroughRequest(api, key, body, sent, request.peer)
         return passthrough.relay(passed, self._services, self._report)
 
-    def open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
-        """Open the exchange; `access` records whether DeepSeek accepts the caller's key."""
+    def open(self, client: ClientRequest) -> OpenExchange:
+        """Open the exchange of a parsed request; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
-        access.check_call(request.caller)
-        if config.subagent_model is not None and is_subagent(request.http, request.body):
+        access.check_call(client.caller)
+        if config.subagent_model is not None and is_subagent(client.http, client.body):
             model = model_resolver.resolve(config.subagent_model, config).model
-            generation = generation._replace(request=generation.request._replace(model=model))
-        self.admit(request.caller, generation.request)
-        if config.response_cache != "off" and generation.request.choices == 1:
+            client = client._replace(chat=client.chat._replace(model=model))
+        self.reserve(client)
+        if config.response_cache != "off" and client.chat.choices == 1:
             # As the body says, else as the header does, else the setting.
-            wants_cache = generation.request.cache
+            wants_cache = client.chat.cache
             if wants_cache is None:
-                wants_cache = _CACHE_WORDS.get((request.http.header("x-cache") or "").strip().lower())
+                wants_cache = _CACHE_WORDS.get((client.http.header("x-cache") or "").strip().lower())
             if wants_cache or (wants_cache is None and config.response_cache == "on"):
-                generation = generation.with_cache()
+                client = client.with_cache()
         if services.upstreams.only is None:
             # Why the caller may not spend the owner's keys; an upstream that takes the caller's own may still serve it.
-            refusal = access.spend_refusal(request.caller)
+            client = client._replace(spend_refusal=access.spend_refusal(client.caller))
             try:
-                services.upstreams.check(generation.request.model, refusal)
+                services.upstreams.check(client.chat.model, client.spend_refusal)
             except (Unauthorized, Forbidden):
-                access.count_refused_spender(request.caller)
+                access.count_refused_spender(client.caller)
                 raise
-            request = request._replace(context=request.context._replace(spend_refusal=refusal))
-        return self._open(request, generation)
-
-    def admit(self, caller: Caller, request: ChatRequest) -> None:
-        """Reserve what the request of a named key may use; raises a ProxyError. A job's request is admitted before."""
-        if caller.named is None or self._report.admission is not None:
-            return
-        # Only here: a proxy without named keys is smaller without.
-        from deepseek_cursor_proxy.exchange import admission
-
-        self._report.admission = admission.admit_chat(caller.named, request, self._services)
-
-    def _open(self, request: ClientRequest, generation: GenerationRequest) -> OpenExchange:
-        access = self._services.access
-        exchange_type: type[Exchange | ChoicesExchange] = Exchange
-        if generation.request.choices > 1:
-            # Only here: hardly any request wants several answers, and the proxy is smaller without.
-            from deepseek_cursor_proxy.exchange import choices
-
-            exchange_type = choices.ChoicesExchange
         try:
-            exchange = exchange_type.open(request.context, generation, self._services)
+            exchange = self._open(client)
         except UpstreamRefused as refusal:
             if refusal.status == 401:
-                access.record_refused(request.caller)
+                access.record_refused(client.caller)
             raise
-        if exchange.is_sent and (request.context.is_held or not exchange.has_owner_key):
-            # A cached answer, or an upstream that accepts a key of the owner, says nothing about the caller's.
-            access.record_accepted(request.caller)
-            self._services.accept(request.context.namespace)
+        if exchange.is_sent and (client.is_held or not exchange.has_owner_key):
+            # A cached answer, or an upstream that accepts a leased key, says nothing about the caller's.
+            access.record_accepted(client.caller)
+            services.accept(client.namespace)
         return exchange
+
+    def _open(self, client: ClientRequest) -> "Exchange | ChoicesExchange":
+        if client.chat.choices == 1:
+            return Exchange.open(client, self._services)
+        from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
+
+        return ChoicesExchange.open(client, self._services)
+
+    def reserve(self, client: ClientRequest) -> None:
+        """Reserve what the request of a named key may use; raises a ProxyError. A job's request has its reservation."""
+        if client.caller.named is None or self._report.admission is not None:
+            return
+        from deepseek_cursor_proxy.exchange import admission
+
+        self._report.admission = admission.admit_chat(client.caller.named, client.chat, self._services)
 
     def reply(
         self,

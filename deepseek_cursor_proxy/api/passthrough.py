@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
-from deepseek_cursor_proxy.exchange.call_context import RequestReport
+from deepseek_cursor_proxy.exchange.client_request import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
 from deepseek_cursor_proxy.observers.events import End, PassedThrough, Result

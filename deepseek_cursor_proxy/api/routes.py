@@ -37,7 +37,7 @@ from deepseek_cursor_proxy.protocols.anthropic import errors as anthropic
 from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.call_context import RequestReport
+    from deepseek_cursor_proxy.exchange.client_request import RequestReport
     from deepseek_cursor_proxy.exchange.services import Services
 
 _log = logging.getLogger(__name__)

@@ -1,25 +1,20 @@
-"""One generation, from a ChatRequest to its last Delta: prepare, call DeepSeek, store, hand on.
+"""One generation, from a client's request to its last Delta: prepare, call DeepSeek, store, forward.
 
+    client_request     one request with all that is known about it, and its report, which ends in one terminal event
     exchange           one answer: open, deltas, close; the loop that sends until an upstream accepts
     attempt            a request as one upstream gets it: send, read
-    plan               the attempt that follows a failed call or a broken answer
-    next_step          the table that decides what follows
-    targets            the upstreams and keys of a request: which is asked next, after which pause, and what a failure
-                       says about it
-    retries            which failures pass by themselves, and the pause before the next call (back-off)
+    failover           the attempt that follows a failed call or a broken answer, and the table that decides it
+    upstreams          the servers that calls go to, in which order, and the form of reasoning that each has
     recorder           stores each turn that is complete
     choices            several answers (n > 1), with the same interface
-    call_context       for whom a call is made, what is asked, and the report of it, which ends in one terminal event
-    upstreams          the servers that calls go to, and in which order
-    host_choice        the API to call one of them with
     response_cache     identical questions, answered without a call
+    admission          the limits of named keys
     background_jobs    work without a client: Job, Jobs
     services           everything that exchanges and endpoints share
 
 What happens on a failure (a 429, a refused key, a broken answer, missing reasoning): `attempt` raises the error,
-`exchange` hands it to `plan`, `plan` to `targets`. `targets` asks the table in `next_step`, then pauses or turns to
-another key or upstream. `plan` returns the next attempt, which `exchange` sends, or raises the error that the client
-gets.
+`exchange` calls `Failover.after`. That asks the table `next_step`, waits or changes to another key or upstream, and
+returns the next attempt, which `exchange` sends, or raises the error that the client gets.
 
-Other folders import exchange, choices, call_context, upstreams, background_jobs and services.
+Modules that only some proxies need (choices, admission, written calls) are imported where they are used.
 """

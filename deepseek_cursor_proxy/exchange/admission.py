@@ -34,7 +34,8 @@ def admit_chat(named: NamedKey, request: ChatRequest, services: Services) -> Adm
 
     def estimate() -> Estimate:
         output = _answer(request.params.get("max_tokens"), request.model, services)
-        models = [(model, upstream.may_be_deepseek) for upstream, model in services.upstreams.serving(request.model)]
+        targets = services.upstreams.serving(request.model)
+        models = [(target.model, target.upstream.may_be_deepseek) for target in targets]
         calls = request.choices
         return Estimate(calls * estimate_roughly(request), calls * output, _price(models, services))
 

@@ -5,15 +5,15 @@
     close    end the call
 
 A request keeps the tools that DeepSeek runs itself, such as web search, as long as the upstream may run them. Without
-them, a request that needed another API only for their sake goes to chat completions. After a refusal `plan` changes the
-form: turns in doubt become a transcript, or refused tools are left out. For another upstream it makes a new attempt,
-because that host may need another form.
+them, a request that needed another API only for their sake goes to chat completions. After a refusal `failover` changes
+the form: turns in doubt become a transcript, or refused tools are left out. For another upstream it makes a new
+attempt, because that host may need another form.
 
-The events of a stream are handed on in an order in which no delta waits for slow work:
+The events of a stream are forwarded in an order in which no delta waits for slow work:
 
-    first event alone       the first event is parsed and handed on alone: hundreds may have arrived with it
-    cheap before durable    a piece that completes an answer or a call is stored before it is handed on; its events
-                            before the completing one are handed on without that wait
+    first event alone       the first event is parsed and forwarded alone: hundreds may have arrived with it
+    cheap before durable    a piece that completes an answer or a call is stored before it is forwarded; its events
+                            before the completing one are forwarded without that wait
 
 A Heartbeat travels in a batch of its own.
 """
@@ -27,22 +27,21 @@ from typing import TYPE_CHECKING, Any
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, with_server_tools
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, with_server_tools
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, OwnNameReader, ParsedEvents, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import is_overflow
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.response_cache import CacheLookup, ReplayedResponse, cache_key
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.targets import open_targets
+from deepseek_cursor_proxy.exchange.upstreams import Target
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker, sort_tools
-from deepseek_cursor_proxy.reasoning.echoes import find_turns
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, prepare
+from deepseek_cursor_proxy.reasoning.restore import FoundTurns, PreparedRequest, prepare
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
@@ -52,67 +51,63 @@ if TYPE_CHECKING:
 UpstreamEvents = Generator[ParsedEvents, None, None]
 
 
-class AttemptContext:
-    """What all attempts of one generation share. Used by the thread that runs it."""
-
-    def __init__(self, context: CallContext, generation: GenerationRequest, services: Services) -> None:
-        """Look up what is stored for the turns of the request, and find its upstreams; raises a ProxyError if none."""
-        self.context = context
-        self.services = services
-        self.report = context.report
-        self.upstream_api = generation.upstream_api
-        find, memory = services.reasoning_store.finder(context.namespace), context.memory
-        # The client's request, with what is stored for its turns.
-        self.found = found = find_turns(context.namespace, generation.request, find, memory)
-        self.tracker = ChatTracker(found.request, found.history, services.chats)
-        if found.request is not generation.request:
-            generation = generation._replace(request=found.request)
-        self.targets = open_targets(context, generation, services)
-        self.started = time.monotonic()
-        self.cache: CacheLookup | None = None
-        if generation.uses_cache:
-            self.cache = CacheLookup(services.response_cache)
-        # For the first call only.
-        self.slot = context.slot
-        # Seconds all calls waited for slots; None before the first.
-        self.queue_seconds: float | None = None
-
-
 class Attempt:
     """Used by the thread that runs the generation."""
 
-    def __init__(self, shared: AttemptContext) -> None:
-        """The request as the current target gets it, without tools that this upstream does not run."""
-        self._shared = shared
-        (self.upstream, model), _ = shared.targets.current
-        request = shared.found.request
-        if model != request.model:
-            request = request._replace(model=model)
+    def __init__(
+        self, client: ClientRequest, found: FoundTurns, tracker: ChatTracker, target: Target, services: Services
+    ) -> None:
+        """The request as the target gets it, without tools that this upstream does not run."""
+        self._client = client
+        self._found = found
+        self._tracker = tracker
+        self._services = services
+        self.target = target
+        self.upstream = target.upstream
+        request = found.request
+        if target.model != request.model:
+            request = request._replace(model=target.model)
         # The API that the client's API, or a tool that DeepSeek runs itself, needs; not every upstream has it.
-        self._wanted_api = shared.upstream_api
+        self._wanted_api = client.upstream_api
         self.api = self.upstream.api(self._wanted_api, request)
         if rules.needs_beta(request) and (self.upstream.beta_url is None or self.api.path != CHAT.path):
             request = rules.without_beta(request)
         self.request = request
-        choice, caller = self.upstream.host_choice, shared.context.namespace
-        if self._has_server_parts and not choice.runs_server_tools(self._wanted_api, request, caller):
+        if self._has_server_parts and not self.upstream.runs_server_tools:
             self._remove_server_tools()
         # Whether the turns in doubt are sent as a transcript.
         self.is_transcript = False
         # Types of tools that the upstream refused.
         self._refused_tools: tuple[str, ...] = ()
-        # API and request of the refusal, until the upstream accepts the request without these tools.
-        self._refusal: tuple[UpstreamApi, Any] | None = None
         # The request with its reasoning, and the same as it is sent, in the form of the upstream's API.
         self._restored: PreparedRequest | None = None
         self.prepared: PreparedRequest | None = None
         # Set once the upstream accepts, or to a cached answer.
         self.response: UpstreamResponse | ReplayedResponse | None = None
+        self.cache = CacheLookup(services.response_cache) if client.uses_cache else None
         self.is_cached = False
+        # Seconds the calls of the request waited for slots; None before the first.
+        self.queue_seconds: float | None = None
+        self._started = time.monotonic()
+        # The calls that were made again before this one.
+        self.retries = 0
         # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
         # Converts calls that the model writes as text, once the answer is read.
         self.written_calls: WrittenCalls | None = None
+
+    def follow(self, failed: "Attempt") -> None:
+        """Take over what belongs to the request: the cache, and its times."""
+        self.cache, self.queue_seconds, self._started = failed.cache, failed.queue_seconds, failed._started
+
+    @property
+    def credential(self) -> str:
+        return self._client.credential if self.target.lease is None else self.target.lease.key.credential
+
+    @property
+    def has_owner_key(self) -> bool:
+        """Whether it is called with a key of the owner, held or leased (see ClientRequest)."""
+        return self._client.is_held or self.target.lease is not None
 
     @property
     def absence_means_none(self) -> bool:
@@ -131,15 +126,14 @@ class Attempt:
         self.is_transcript = True
         if not self.api.host.requires_reasoning:
             # If the upstream answers now, it does require reasoning: what was learned about it is wrong.
-            chat = self.upstream.host_choice.strict_chat_api
+            chat = self.upstream.strict_chat_api
             self.api = with_server_tools(chat) if self.request.server_tools else chat
-        strategy = self._shared.services.config.missing_reasoning_strategy
-        self._prepare(prepare(self.request, self._shared.found, strategy, refused=self.prepared))
+        strategy = self._services.config.missing_reasoning_strategy
+        self._prepare(prepare(self.request, self._found, strategy, refused=self.prepared))
 
-    def leave_out_tools(self, *, is_reason: bool) -> None:
-        """Prepare the request without the tools that the upstream refused; `is_reason`: they are known to be why."""
+    def leave_out_tools(self) -> None:
+        """Prepare the request without the tools that the upstream refused."""
         assert self._restored is not None
-        self._refusal = (self.api, self.request) if is_reason else None
         # A history may have searches where the request has no tool for more.
         self._refused_tools = tuple(sorted({tool["type"] for tool in self.request.server_tools} or {"searches"}))
         self._remove_server_tools()
@@ -154,38 +148,39 @@ class Attempt:
     def _prepare(self, restored: PreparedRequest) -> None:
         """Bring the request into the form of the upstream's API, and its tools in order."""
         self._restored = prepared = restored
-        shared, services = self._shared, self._shared.services
-        namespace, memory = shared.context.namespace, shared.context.memory
-        find = services.reasoning_store.finder(namespace)
+        client, services = self._client, self._services
+        find = services.reasoning_store.finder(client.namespace)
         if self.api.host.form is ReasoningForm.DETAILS:
-            prepared = server_turns.add_details(prepared, namespace, find, memory)
+            prepared = server_turns.add_details(prepared, client.namespace, find, client.memory)
         if self.api.runs_server_tools:
-            prepared = server_turns.complete(prepared, namespace, find, memory)
+            prepared = server_turns.complete(prepared, client.namespace, find, client.memory)
         prepared.check_size(max(rules.MAX_BODY_BYTES, services.config.max_request_body_bytes))
         self.prepared = prepared = prepared._replace(request=sort_tools(prepared.request))
-        number, divergence = shared.report.number, shared.tracker.divergence
-        shared.report.emit(Restored(number, prepared, self.is_transcript, self.api, divergence, self._refused_tools))
+        number, divergence = client.report.number, self._tracker.divergence
+        client.report.emit(Restored(number, prepared, self.is_transcript, self.api, divergence, self._refused_tools))
 
     @property
     def _has_server_parts(self) -> bool:
         """Whether the request has tools that DeepSeek runs itself or, in another API than usual, their items."""
         return bool(self.request.server_tools) or self._wanted_api is not CHAT
 
-    def is_refusal_of_tools(self, error: ProxyError) -> bool:
-        """Whether the call may have failed because of tools that DeepSeek runs itself."""
-        is_refusal = isinstance(error, (UpstreamRefused, UpstreamFailed)) and not isinstance(error, UpstreamDropped)
-        if not self._has_server_parts or not is_refusal or is_overflow(error):
+    def refuses_tools(self, error: ProxyError, *, in_answer: bool) -> bool:
+        """Whether the call may have failed because of tools that DeepSeek runs itself.
+
+        An error inside an answer counts for hosts of unknown kind only: DeepSeek reports a failing tool so.
+        """
+        if not self._has_server_parts:
             return False
-        is_unknown = self.upstream.host_choice.is_learning
+        is_unknown = self.upstream.host.is_learning
+        if in_answer:
+            is_failure = is_unknown and isinstance(error, UpstreamFailed)
+            return is_failure and server_tools.mentions_tools(error.message, self.request)
+        is_refusal = isinstance(error, (UpstreamRefused, UpstreamFailed)) and not isinstance(error, UpstreamDropped)
+        if not is_refusal or is_overflow(error):
+            return False
         # 200: the body was not a stream; web servers answer so at any path.
         status = error.status if isinstance(error, UpstreamRefused) else 200
         return server_tools.is_refusal(self.request, status, error.message, is_unknown=is_unknown)
-
-    def is_refusal_in_answer(self, error: ProxyError) -> bool:
-        """The same for an error inside an answer, of hosts of unknown kind only: DeepSeek reports a failing tool so."""
-        is_unknown = self._has_server_parts and self.upstream.host_choice.is_learning
-        is_failure = is_unknown and isinstance(error, UpstreamFailed)
-        return is_failure and server_tools.mentions_tools(error.message, self.request)
 
     # The call …
 
@@ -194,69 +189,53 @@ class Attempt:
 
         With the response cache there may be an answer already.
         """
-        shared, services, memory = self._shared, self._shared.services, self._shared.context.memory
+        client, services = self._client, self._services
         if self.prepared is None:
             # A host that does not insist on reasoning gets the history as it is.
             strategy = services.config.missing_reasoning_strategy if self.api.host.requires_reasoning else "placeholder"
-            self._prepare(prepare(self.request, shared.found, strategy, memory))
+            self._prepare(prepare(self.request, self._found, strategy, client.memory))
         assert self.prepared is not None
-        body = self.api.encode(self.prepared.request, memory)
-        memory.keep()
+        body = self.api.encode(self.prepared.request, client.memory)
+        client.memory.keep()
         is_beta = rules.needs_beta(self.request)
         destination = self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned, is_beta=is_beta)
-        if shared.cache is not None:
-            self._use_cached(shared.cache.find(cache_key(shared.context.namespace, destination.url, body)))
-        if not self.is_cached:
-            slot, credential, peer = self._acquire_slot(), shared.targets.credential, shared.context.peer
-            response = services.upstream.send(destination, body, credential, peer, slot)
-            self.response = response
-            if shared.targets.has_owner_key:
-                response.hide(credential)
-            if self.request.stream:
-                response.raise_unless_stream()
-            self._record_acceptance(len(body))
-            shared.targets.record_acceptance()
-        if self._refusal is not None:
-            self.upstream.host_choice.record_refused_tools(*self._refusal, shared.context.namespace)
-            self._refusal = None
+        if self.cache is not None:
+            answer = self.cache.find(cache_key(client.namespace, destination.url, body))
+            self.response, self.is_cached = answer, answer is not None
+            if self.is_cached:
+                # The tracker records a hit like any other request of its chat; `Sent` is not emitted.
+                self._note_sent(0)
+                return
+        slot = self._acquire_slot()
+        self.response = response = services.upstream.send(destination, body, self.credential, client.peer, slot)
+        if self.has_owner_key:
+            response.hide(self.credential)
+        if self.request.stream:
+            response.raise_unless_stream()
+        self._note_sent(len(body))
 
-    def _use_cached(self, answer: ReplayedResponse | None) -> None:
-        """Take an answer of the response cache in place of a response, if there is one."""
-        self.response, self._sent, self.is_cached = answer, None, answer is not None
-        if answer is not None:
-            # The tracker records a hit like any other request of its chat; `Sent` is not emitted.
-            self._record_acceptance(0)
-
-    def _record_acceptance(self, size: int) -> None:
+    def _note_sent(self, size: int) -> None:
         assert self.prepared is not None
-        shared, targets = self._shared, self._shared.targets
         payload = partial(self.api.payload, self.prepared.request)
-        seconds, name = time.monotonic() - shared.started, "" if targets.is_only else self.upstream.name
-        self._sent = Sent(shared.report.number, payload, size, seconds, len(targets.retries.reasons), name)
+        report, name = self._client.report, "" if self.upstream.table is None else self.upstream.name
+        self._sent = Sent(report.number, payload, size, time.monotonic() - self._started, self.retries, name)
 
     def _acquire_slot(self) -> Slot:
-        shared = self._shared
-        slot, shared.slot = shared.slot, None
-        limit = shared.services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
+        limit = self._services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
         started = time.monotonic()
         try:
-            if slot is not None and slot.limit is not limit:
-                # Acquired for the upstream that was asked first.
-                slot.release()
-                slot = None
-            if slot is None:
-                (slot,) = limit.acquire(peer=shared.context.peer)
+            (slot,) = limit.acquire(peer=self._client.peer)
             return slot
         finally:
-            shared.queue_seconds = (shared.queue_seconds or 0.0) + time.monotonic() - started
+            self.queue_seconds = (self.queue_seconds or 0.0) + time.monotonic() - started
 
     def record_sent(self) -> None:
         """Record the request and emit `Sent`, before the answer ends and the client can send the next. Idempotent."""
         if self._sent is not None:
             sent, self._sent = self._sent, None
-            self._shared.tracker.record()
+            self._tracker.record()
             if not self.is_cached:
-                self._shared.report.emit(sent)
+                self._client.report.emit(sent)
 
     def close(self, *, was_complete: bool = False) -> None:
         """Idempotent."""
@@ -269,15 +248,15 @@ class Attempt:
     def read(self) -> UpstreamEvents:
         """The events of the response."""
         assert self.response is not None
-        request, cache = self.request, self._shared.cache
+        request = self.request
         self.written_calls = written = self._open_written_calls()
         if isinstance(self.response, UpstreamResponse) and not request.stream:
             # The first wait for DeepSeek may be long.
             self.record_sent()
             return read_whole(self.response, partial(self._read_answer, written))
         reader = self.api.open_reader()
-        if cache is not None:
-            reader = cache.open_reader(reader)
+        if self.cache is not None:
+            reader = self.cache.open_reader(reader)
         if written is not None:
             reader = written.reader(reader)
         if request.sent_names:
@@ -292,22 +271,21 @@ class Attempt:
 
     def _open_written_calls(self) -> "WrittenCalls | None":
         """The converter of calls that the model writes as text; None if this answer is not searched for any."""
-        request, choice = self.request, self.upstream.host_choice
+        request, upstream = self.request, self.upstream
         if not request.tools or request.tool_choice == "none":
             return None
-        wants_hermes = self._shared.context.reads_written_calls
-        with_markup = wants_hermes or self._shared.services.config.repair_turns != "off"
+        wants_hermes = self._client.reads_written_calls
+        with_markup = wants_hermes or self._services.config.repair_turns != "off"
         if not with_markup and not rules.is_forced(request.tool_choice):
             return None
-        # Only here: a proxy whose clients have no tools is smaller without.
         from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
 
         return WrittenCalls(
             request,
             chat_api.new_call_id,
-            choice.record_structured_call,
+            upstream.record_structured_call,
             with_markup=with_markup,
-            with_hermes=wants_hermes or (with_markup and choice.may_write_calls),
+            with_hermes=wants_hermes or (with_markup and upstream.may_write_calls),
         )
 
 
@@ -316,7 +294,7 @@ def read_stream(
 ) -> UpstreamEvents:
     """The events of a streamed response up to its [DONE] or the first problem.
 
-    `record_sent` runs while nothing has arrived yet, or after the first event was handed on.
+    `record_sent` runs while nothing has arrived yet, or after the first event was forwarded.
     """
     has_begun = is_recorded = False
     if not response.has_input:

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
 from deepseek_cursor_proxy.deepseek.usage import add_usage, read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.net.deadline import Deadline
@@ -44,18 +44,18 @@ class ChoicesExchange:
     """The exchanges of one request. Used by one thread, which must close it; each exchange runs on another."""
 
     @classmethod
-    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "ChoicesExchange":
+    def open(cls, client: ClientRequest, services: Services) -> "ChoicesExchange":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         # Every choice sends a body, and holds it three times over.
-        count, size, most = generation.request.choices, generation.body_bytes, services.config.max_request_body_bytes
+        count, size, most = client.chat.choices, client.body_bytes, services.config.max_request_body_bytes
         if count * size > most:
             raise TooLarge(
                 f"{count} choices of a request of {size} bytes: at most {most} bytes together. Ask for fewer."
             )
-        exchange = cls(context)
+        exchange = cls(client)
         try:
             for choice in range(count):
-                exchange._start(choice, generation, services)
+                exchange._start(choice, services)
             for _ in range(count):
                 if (error := exchange._next(exchange._opened)) is not None:
                     raise error
@@ -64,11 +64,11 @@ class ChoicesExchange:
             raise
         return exchange
 
-    def __init__(self, context: CallContext) -> None:
+    def __init__(self, client: ClientRequest) -> None:
         """Makes no call yet; see `open`. Raises Overloaded when there are no descriptors left."""
         self.is_closed = False
-        self._context = context
-        self._report = context.report
+        self._client = client
+        self._report = client.report
         try:
             # The client of every choice: set, it interrupts whatever they wait for.
             self._peer = Wakeup()
@@ -151,10 +151,10 @@ class ChoicesExchange:
         if self._finished:
             self._report.end(self._merge(error))
 
-    def _start(self, choice: int, generation: GenerationRequest, services: Services) -> None:
+    def _start(self, choice: int, services: Services) -> None:
         report = self._report.copy_for(partial(self._observe, choice))
-        context = self._context._replace(peer=self._peer, report=report)
-        thread = start_thread(partial(self._run, choice, context, generation, services), f"choice-{choice}")
+        client = self._client._replace(peer=self._peer, report=report)
+        thread = start_thread(partial(self._run, choice, client, services), f"choice-{choice}")
         if thread is None:
             raise _overload_error()
         self._threads.append(thread)
@@ -164,16 +164,16 @@ class ChoicesExchange:
         while True:
             # Also while much arrives: a client that closed only its half still takes it all.
             if self._check.is_over:
-                pause(0.0, self._context.peer)
+                pause(0.0, self._client.peer)
                 self._check = Deadline.after(_CHECK_SECONDS)
             with suppress(Empty):
                 return queue.get(timeout=_CHECK_SECONDS)
 
     # By the thread of a choice …
 
-    def _run(self, choice: int, context: CallContext, generation: GenerationRequest, services: Services) -> None:
+    def _run(self, choice: int, client: ClientRequest, services: Services) -> None:
         try:
-            exchange = self._exchanges[choice] = Exchange.open(context, generation, services)
+            exchange = self._exchanges[choice] = Exchange.open(client, services)
         except BaseException as error:
             self._opened.put(error)
             return

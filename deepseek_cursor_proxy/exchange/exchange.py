@@ -1,13 +1,13 @@
 """One generation, from a client's request to its last delta.
 
     open       identify, look up, restore, track the chat, send       a failure is an HTTP error
-    deltas     read, add up, store, hand on                           a failure is an error in the stream
+    deltas     read, add up, store, forward                           a failure is an error in the stream
     close      store an incomplete turn, end the call, report
 
-`_send` is the loop that all calls are made in: an attempt sends, and after a failure the plan returns the next one.
+`_send` is the loop that all calls are made in: an attempt sends, and after a failure `Failover` returns the next one.
 
-An answer that ends with neither text nor calls is discarded and asked for once more, while nothing was handed on.
-A turn or call is stored before the batch that completes it is handed on.
+An answer that ends with neither text nor calls is discarded and asked for once more, while nothing was forwarded.
+A turn or call is stored before the batch that completes it is forwarded.
 """
 
 import time
@@ -20,10 +20,8 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, join_s
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, add_usage, read_usage
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
-from deepseek_cursor_proxy.exchange.attempt import AttemptContext
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
-from deepseek_cursor_proxy.exchange.next_step import CALL_ERRORS, Output
-from deepseek_cursor_proxy.exchange.plan import Plan
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
+from deepseek_cursor_proxy.exchange.failover import CALL_ERRORS, Failover, Output
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.observers.events import (
@@ -37,7 +35,7 @@ from deepseek_cursor_proxy.observers.events import (
     RequestFacts,
     Timing,
 )
-from deepseek_cursor_proxy.reasoning.chats import PromptTokens, sort_tools
+from deepseek_cursor_proxy.reasoning.chats import ChatTracker, PromptTokens, sort_tools
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
@@ -52,11 +50,11 @@ class Exchange:
     """One generation. Used by one thread at a time; must be closed."""
 
     @classmethod
-    def open(cls, context: CallContext, generation: GenerationRequest, services: Services) -> "Exchange":
+    def open(cls, client: ClientRequest, services: Services) -> "Exchange":
         """Prepare the request and send it; raises a ProxyError or ClientGone, and then nothing is left open."""
-        exchange = cls(context, generation, services)
+        exchange = cls(client, services)
         try:
-            exchange._targets.check_key()
+            exchange._failover.check_key()
             exchange._send()
         except BaseException as error:
             exchange._fail(error)
@@ -64,41 +62,46 @@ class Exchange:
             raise
         return exchange
 
-    def __init__(self, context: CallContext, generation: GenerationRequest, services: Services) -> None:
-        """Sends nothing yet; see `open`."""
+    def __init__(self, client: ClientRequest, services: Services) -> None:
+        """Look up the turns of the request, and find its upstreams; raises a ProxyError if there are none."""
         self.is_closed = False
         self._services = services
-        self._report = report = context.report
-        self._shared = AttemptContext(context, generation, services)
-        self._tracker, self._targets, self._started = self._shared.tracker, self._shared.targets, self._shared.started
-        self._plan = Plan(self._shared)
-        self._attempt = self._plan.first()
+        self._client = client
+        self._report = report = client.report
+        found = find_turns(
+            client.namespace, client.chat, services.reasoning_store.finder(client.namespace), client.memory
+        )
+        self._tracker = ChatTracker(found.request, found.history, services.chats)
+        self._failover = Failover(client._replace(chat=found.request), found, self._tracker, services)
+        self._started = time.monotonic()
+        self._attempt = self._failover.first()
         self._request = request = self._attempt.request
         self._first_delta: float | None = None
         self._reply = Reply()
         self._logprobs = TokenLogprobs() if request.params.get("logprobs") else None
-        self._recorder = TurnRecorder(self._reply, services.reasoning_store, context.namespace)
-        # Whether a stream handed anything on, even if only a heartbeat.
+        self._recorder = TurnRecorder(self._reply, services.reasoning_store, client.namespace)
+        # Whether a stream forwarded anything, even if only a heartbeat.
         self._has_output = False
         # The usage of an empty turn after which the request was sent again.
         self._discarded: Mapping[str, Any] | None = None
         self._end = CLIENT_LEFT
-        self._is_joined = generation.is_joined
-        self._is_plain = generation.is_plain
-        report.emit(Received(report.number, request, generation.body, report.body_bytes, report.key, self.progress))
+        report.emit(Received(report.number, request, client.body, report.body_bytes, report.key, self.progress))
 
     def _send(self) -> None:
-        """Make calls until an upstream accepts one; the plan says what follows a failure, or raises the final error."""
+        """Make calls until an upstream accepts one; `Failover` decides what follows a failure, or raises the error."""
         while True:
             try:
-                return self._attempt.send()
+                self._attempt.send()
+                break
             except CALL_ERRORS as error:
-                self._attempt = self._plan.after(self._attempt, error)
+                self._attempt = self._failover.after(self._attempt, error)
+        if not self._attempt.is_cached:
+            self._failover.record_acceptance()
 
     def deltas(self) -> Batches:
         """The answer as it arrives, up to its finish_reason; otherwise raises the ProxyError."""
         batches = self._deltas()
-        if self._is_joined:
+        if self._client.wants_completion:
             batches = join_stream(batches, has_server_tools=bool(self._request.server_tools))
         return batches
 
@@ -115,7 +118,7 @@ class Exchange:
                     # An error after the finish_reason does not matter: the client has the whole answer.
                     if self._reply.is_finished:
                         break
-                    self._attempt = self._plan.after(self._attempt, error, self._output, in_answer=True)
+                    self._attempt = self._failover.after(self._attempt, error, self._output, in_answer=True)
                     self._send()
             self._end = COMPLETED
         except BaseException as error:
@@ -126,7 +129,6 @@ class Exchange:
 
     def _read(self) -> Batches:
         """The answer to the current attempt, added up and stored as it arrives."""
-        cache = self._shared.cache
         is_empty = False
         held: Batch = []
         with closing(self._attempt.read()) as steps:
@@ -137,7 +139,7 @@ class Exchange:
                     # Only the usage can follow.
                     continue
                 self._store(events)
-                if self._is_plain and self._reply.is_blank and not self._reply.is_finished:
+                if self._client.is_plain and self._reply.is_blank and not self._reply.is_finished:
                     # Thinking so far: as long as the client has none of it, the turn can be asked for again.
                     held += events.batch
                     yield [Heartbeat()]
@@ -150,7 +152,7 @@ class Exchange:
             raise _EmptyTurn
         if self._request.stream and not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
-        if cache is not None:
+        if (cache := self._attempt.cache) is not None:
             tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
             cache.store_answer(self._reply, tokens, self._cost(tokens, time.time()))
 
@@ -167,12 +169,12 @@ class Exchange:
     @property
     def has_owner_key(self) -> bool:
         """Whether the upstream is called with a key of the owner: the held DEEPSEEK_API_KEY, or one of `key_env`."""
-        return self._targets.has_owner_key
+        return self._attempt.has_owner_key
 
     @property
     def cache_state(self) -> str:
         """The value of the header X-Cache: hit or miss; "" if the request does not use the response cache."""
-        return self._shared.cache.state if self._shared.cache is not None else ""
+        return self._attempt.cache.state if self._attempt.cache is not None else ""
 
     @property
     def is_sent(self) -> bool:
@@ -190,8 +192,8 @@ class Exchange:
             return False
         if config.repair_turns == "off" or not config.retry_budget or self._discarded is not None:
             return False
-        # Thinking that was handed on cannot be taken back.
-        is_whole = self._is_plain or not self._request.stream
+        # Thinking that was forwarded cannot be taken back.
+        is_whole = self._client.is_plain or not self._request.stream
         return not self._attempt.is_cached and (is_whole or self._output < Output.CONTENT)
 
     def _discard_answer(self) -> None:
@@ -199,7 +201,7 @@ class Exchange:
         self._attempt.close(was_complete=True)
         self._discarded = self._reply.usage or {}
         self._reply = reply = Reply()
-        self._recorder = TurnRecorder(reply, self._services.reasoning_store, self._shared.context.namespace)
+        self._recorder = TurnRecorder(reply, self._services.reasoning_store, self._client.namespace)
 
     def _add_up(self, events: ParsedEvents) -> None:
         reply = self._reply
@@ -228,7 +230,7 @@ class Exchange:
 
     @property
     def _output(self) -> Output:
-        """What of the answer was handed on."""
+        """What of the answer was forwarded."""
         if not self._reply.is_empty:
             return Output.CONTENT
         if self._first_delta is not None:
@@ -245,7 +247,7 @@ class Exchange:
         self._end = End.of(error)
         if isinstance(error, ProxyError):
             name_upstream(error, self._attempt.upstream.name)
-            credential = self._targets.credential
+            credential = self._attempt.credential
             # The upstream's text may quote the key it was called with.
             if self.has_owner_key or len(credential) >= SHORTEST_SECRET:
                 error.hide(credential)
@@ -266,7 +268,7 @@ class Exchange:
             try:
                 # Release the slot even if storing raised.
                 attempt.close(was_complete=is_complete)
-                self._targets.end(was_complete=is_complete and not is_cached)
+                self._failover.end(was_complete=is_complete and not is_cached)
             finally:
                 finished = self._finished_event()
                 self._report.end(finished)
@@ -278,13 +280,13 @@ class Exchange:
             prompt = PromptTokens(tokens.prompt, tokens.hit, finished.upstream, finished.facts.model)
             self._tracker.record_tokens(prompt)
         if is_complete:
-            attempt.upstream.host_choice.learn(
+            attempt.upstream.learn(
                 self._reply, has_thinking=attempt.request.thinking, was_transcript=attempt.is_transcript
             )
 
     def _finished_event(self) -> Finished:
         attempt, reply, report, facts = self._attempt, self._reply, self._report, self._facts()
-        seconds, reasons = time.monotonic() - self._started, self._targets.retries.reasons
+        seconds, reasons = time.monotonic() - self._started, self._failover.retries.reasons
         usage = reply.usage
         if self._discarded:
             usage = add_usage(usage or {}, self._discarded)
@@ -295,7 +297,7 @@ class Exchange:
         return Finished(
             facts=facts,
             end=self._end,
-            timing=Timing(seconds, self._first_delta, self._shared.queue_seconds, connect),
+            timing=Timing(seconds, self._first_delta, attempt.queue_seconds, connect),
             message=None if reply.is_empty else reply.message(),
             finish_reason=reply.finish_reason,
             usage=usage,
@@ -309,7 +311,7 @@ class Exchange:
             cost=self._cost(tokens, facts.started_at + seconds),
             mixed_names=reply.foreign_names if reply.has_mixed_names else (),
             retry_reasons=tuple(reasons),
-            rerouted=tuple(self._plan.rerouted),
+            rerouted=tuple(self._failover.rerouted),
             caller=report.caller,
             recorded_in=report.session,
             logprobs=self._logprobs,

@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import vision_model
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
-from deepseek_cursor_proxy.exchange.call_context import RequestReport
+from deepseek_cursor_proxy.exchange.client_request import RequestReport
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Finished, Handlers, Observers

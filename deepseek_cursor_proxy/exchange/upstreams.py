@@ -8,14 +8,25 @@ where it was answered last, for the prefix cache; a new one goes to
     the first priority
     within it, by weight    decided by the digest of the chat, so that a restart changes nothing
 
-and the others follow in the same order. `targets` goes through them, `upstream/client` sends.
+and the others follow in the same order. `failover` goes through them, `upstream/client` sends.
+
+For a host that is not known by name (`hosts.choose`) the answers decide how it has reasoning: the form in which it came
+is learned by base URL, and the next requests send reasoning back in it. How sure an answer is:
+
+    a field                        used at once in place of anything but another field that is confirmed
+    no reasoning at all            used at once if nothing is known; an omitted field need not mean no reasoning
+    <think> at the beginning       used when a second answer in a row has it: a model may write that tag about anything;
+                                   at once if the settings name the host `plain`, which has no other way
+
+Any form is kept in the store when a second answer in a row shows it. Neither silence nor <think> replaces a field. A
+refusal for missing `reasoning_content` means DeepSeek's own form, if the request is answered in it: a refusal may quote
+the client's text.
 """
 
 import logging
 import math
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,59 +37,67 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key, is_credential
 from deepseek_cursor_proxy.config.upstreams import UpstreamTable, serving
-from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.conversation import ChatRequest, Reply
 from deepseek_cursor_proxy.deepseek import hosts
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, with_server_tools
-from deepseek_cursor_proxy.deepseek.hosts import Host
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, chat_of, with_server_tools
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import begins_with_block
+from deepseek_cursor_proxy.deepseek.hosts import Host, ReasoningForm
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import NotFound, ProxyError
-from deepseek_cursor_proxy.exchange.host_choice import HostChoice
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
+from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.upstream.breaker import Breaker
-from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits
+from deepseek_cursor_proxy.upstream.call_limit import CallLimits
 from deepseek_cursor_proxy.upstream.connections import Destination
-from deepseek_cursor_proxy.upstream.key_pool import KeyPool, RequestKind
+from deepseek_cursor_proxy.upstream.key_pool import KeyLease, KeyPool, RequestKind
 
 _log = logging.getLogger(__name__)
 
 # About a megabyte; a chat that is forgotten goes where a new one would.
 _MOST_CHATS = 4096
-# Long enough that no chat pays for the refusal again, short enough for a model that is added today.
-MODEL_SECONDS = 600.0
-_MOST_MODELS = 256
+# The forms of reasoning that are fields of an answer: what an upstream says, and no text of a model.
+_FIELDS = (ReasoningForm.CONTENT, ReasoningForm.REASONING, ReasoningForm.DETAILS)
+_FIELD_NAMES = tuple(form.value for form in _FIELDS)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Upstream:
-    """One upstream. `name` and `setting` are what error messages call it and point to."""
+    """One upstream. `name` and `setting` are what error messages call it and point to.
+
+    Called by any thread; only what it learns changes.
+    """
 
     name: str
     setting: str
     base_url: str
     host: Host
-    host_choice: HostChoice
+    # The forms of reasoning that answers have shown, by base URL.
+    forms: ReasoningForms
     table: UpstreamTable | None = None
     # The keys of its `key_env`; None: it is called with the request's key.
     keys: KeyPool | None = None
     breaker: Breaker | None = None
+    # Whether it has sent a structured call: then it parses its model's markup.
+    has_sent_calls: bool = False
 
     @classmethod
-    def of_settings(cls, config: ProxyConfig, forms: ReasoningForms) -> "Upstream":
+    def from_settings(cls, config: ProxyConfig, forms: ReasoningForms) -> "Upstream":
         base_url = config.upstream_base_url.rstrip("/")
         host = hosts.choose(config.upstream_host, base_url)
         # A gateway of unknown kind is called by the name of what it leads to.
         name = "DeepSeek" if host in (hosts.DEEPSEEK, hosts.UNKNOWN) else urlsplit(base_url).hostname or base_url
         if config.host_options:
             host = replace(host, options=config.host_options)
-        return cls(name, "--base-url", base_url, host, HostChoice(host, base_url, forms))
+        return cls(name, "--base-url", base_url, host, forms)
 
     @classmethod
-    def of_table(cls, name: str, table: UpstreamTable, forms: ReasoningForms, keys: KeyPool | None) -> "Upstream":
+    def from_table(cls, name: str, table: UpstreamTable, forms: ReasoningForms, keys: KeyPool | None) -> "Upstream":
         host = hosts.choose(table.host, table.base_url)
         if table.options:
             host = replace(host, options=table.options)
-        choice = HostChoice(host, table.base_url, forms)
-        return cls(name, f"base_url of [upstreams.{name}]", table.base_url, host, choice, table, keys, Breaker())
+        return cls(name, f"base_url of [upstreams.{name}]", table.base_url, host, forms, table, keys, Breaker())
 
     @property
     def state(self) -> str:
@@ -106,8 +125,61 @@ class Upstream:
         is_deepseek = self.table is None or self.may_be_deepseek
         if wanted is not CHAT and is_deepseek:
             return wanted
-        chat = self.host_choice.chat_api()
+        chat = self.chat_api()
         return with_server_tools(chat) if request.server_tools else chat
+
+    def chat_api(self) -> UpstreamApi:
+        """Its chat completions API, in the form that its answers have shown."""
+        known = self.forms.get(self.base_url) if self.host.is_learning else None
+        return self._apis.get(known, self._default_api)
+
+    @property
+    def strict_chat_api(self) -> UpstreamApi:
+        """The same in DeepSeek's own form, if the host is not known to have another."""
+        return self._apis[ReasoningForm.CONTENT.value] if self.host.is_learning else self._default_api
+
+    @cached_property
+    def _default_api(self) -> UpstreamApi:
+        return chat_of(self.host)
+
+    @cached_property
+    def _apis(self) -> Mapping[str | None, UpstreamApi]:
+        return {form.value: chat_of(_with_form(self.host, form)) for form in ReasoningForm}
+
+    @property
+    def runs_server_tools(self) -> bool:
+        """Whether it gets tools that DeepSeek runs itself: DeepSeek does, and a host of unknown kind."""
+        return self.chat_api().host.runs_server_tools
+
+    @property
+    def may_write_calls(self) -> bool:
+        """Whether its answers may have calls in the model's own markup: not DeepSeek, and no structured call so far."""
+        return not self.has_sent_calls and self.host.name != hosts.DEEPSEEK.name
+
+    def record_structured_call(self) -> None:
+        self.has_sent_calls = True
+
+    def learn(self, reply: Reply, *, has_thinking: bool = True, was_transcript: bool = False) -> None:
+        """Learn the form of the reasoning in an answer with thinking or without; no effect if the host is known.
+
+        An answer to a transcript means that the upstream insists on `reasoning_content`, DeepSeek's own form.
+        """
+        if not self.host.is_learning:
+            return
+        if was_transcript and not self.chat_api().host.requires_reasoning:
+            self._learn(ReasoningForm.CONTENT, is_sure=True)
+        known, is_confirmed = self.forms.get(self.base_url), self.forms.is_confirmed(self.base_url)
+        # Most answers teach nothing: they are as the last one was.
+        if known == ReasoningForm.CONTENT.value and is_confirmed and not reply.foreign_names:
+            return
+        if (form := _form_of(reply, has_thinking)) in _FIELDS:
+            self._learn(form, is_sure=known not in _FIELD_NAMES or not is_confirmed)
+        elif form is not None and known not in _FIELD_NAMES:
+            is_first_silence = form is ReasoningForm.NONE and known is None
+            self._learn(form, is_sure=is_first_silence or not self.host.requires_reasoning)
+
+    def _learn(self, form: ReasoningForm, *, is_sure: bool) -> None:
+        self.forms.learn(self.base_url, form.value, is_sure=is_sure)
 
     @property
     def beta_url(self) -> str | None:
@@ -135,17 +207,49 @@ class Upstream:
         return self.table is None or name.partition("/")[0] == self.name
 
 
+def _form_of(reply: Reply, has_thinking: bool) -> ReasoningForm | None:
+    """The form of the reasoning in an answer; None if it is no evidence of any."""
+    names, message = reply.foreign_names, reply.message()
+    if ReasoningForm.DETAILS.value in names:
+        return ReasoningForm.DETAILS
+    if names and not reply.has_mixed_names:
+        return ReasoningForm.THINK if names == (ReasoningForm.THINK.value,) else ReasoningForm.REASONING
+    if message.reasoning:
+        return ReasoningForm.CONTENT
+    if not has_thinking or reply.has_empty_reasoning():
+        return None
+    is_text = isinstance(message.content, str)
+    return ReasoningForm.THINK if is_text and begins_with_block(str(message.content)) else ReasoningForm.NONE
+
+
+def _with_form(host: Host, form: ReasoningForm) -> Host:
+    """The host with a form; only DeepSeek's own makes an upstream of unknown kind as strict and able as DeepSeek.
+
+    An upstream that has never sent reasoning gets no fillers. If it has sent `reasoning_content` before, its absence
+    means no reasoning.
+    """
+    if form is ReasoningForm.NONE:
+        return replace(host, requires_reasoning=False)
+    if form is host.form:
+        return replace(host, absence_means_none=True)
+    return replace(host, form=form, requires_reasoning=False, runs_server_tools=False)
+
+
 @lru_cache(64)
 def _destination(base_url: str, path: str, name: str, setting: str) -> Destination:
     """The same object for the same call, so that its URL is hashed once."""
     return Destination(base_url + path, name, setting)
 
 
-class Candidate(NamedTuple):
-    """An upstream that serves a model, and what it calls the model."""
+class Target(NamedTuple):
+    """An upstream that serves a model, and what it calls the model.
+
+    `lease` is a key of its `key_env`; without one it is called with the key of the request (see `ClientRequest`).
+    """
 
     upstream: Upstream
     model: str
+    lease: KeyLease | None = None
 
 
 class RoutedChat(NamedTuple):
@@ -154,8 +258,6 @@ class RoutedChat(NamedTuple):
     digest: bytes
     caller: bytes = b""
     can_spend: bool = True
-    # The limit in which the chat has reserved slots.
-    reserved: CallLimit | None = None
     max_tokens: object = None
 
     def kind(self, model: str) -> RequestKind:
@@ -173,7 +275,7 @@ class ChatRoute(NamedTuple):
 class Upstreams:
     """The upstreams of a configuration. Called by workers.
 
-    The lock protects writes of `_refused`, and `_routes`, which the next configuration takes over.
+    The lock protects `_routes`, which the next configuration takes over.
     """
 
     def __init__(
@@ -185,21 +287,17 @@ class Upstreams:
         former: "Upstreams | None" = None,
         *,
         environment: Mapping[str, str] = os.environ,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
-        self._now = now
         self._tables = config.upstreams
         # The upstream of the settings; None if there are tables [upstreams].
-        self.only = None if config.upstreams else Upstream.of_settings(config, forms)
+        self.only = None if config.upstreams else Upstream.from_settings(config, forms)
         self._all = {
-            name: Upstream.of_table(name, table, forms, _keys(name, table, held_key, environment))
+            name: Upstream.from_table(name, table, forms, _keys(name, table, held_key, environment))
             for name, table in config.upstreams.items()
         }
         self._lock: threading.Lock = threading.Lock() if former is None else former._lock
         self._routes: OrderedDict[bytes, ChatRoute] = OrderedDict() if former is None else former._routes
-        # Refused models, and until when; a refusal of a caller's own key counts for this caller only.
-        self._refused: dict[tuple[str, str, bytes], float] = {}
 
     @property
     def all(self) -> tuple[Upstream, ...]:
@@ -216,38 +314,33 @@ class Upstreams:
         if spend_refusal is not None and all(upstream.keys is not None for upstream in found):
             raise spend_refusal
 
-    def serving(self, model: str) -> list[Candidate]:
+    def serving(self, model: str) -> list[Target]:
         """The upstreams that serve a model, in the order of the tables."""
         if self.only is not None:
-            return [Candidate(self.only, model)]
-        return [Candidate(self._all[name], sent) for name, sent in serving(model, self._tables).items()]
+            return [Target(self.only, model)]
+        return [Target(self._all[name], sent) for name, sent in serving(model, self._tables).items()]
 
     def candidates(
-        self, model: str, chat: RoutedChat, is_able: Callable[[Candidate], bool] = lambda candidate: True
-    ) -> list[Candidate]:
+        self, model: str, chat: RoutedChat, is_able: Callable[[Target], bool] = lambda target: True
+    ) -> list[Target]:
         """The upstreams that serve a model, in the order in which they are asked for this chat.
 
         Among the ready upstreams, those that can run the request's tools come first.
         """
         found = self.serving(model)
-        found = [candidate for candidate in found if chat.can_spend or candidate.upstream.keys is None]
-        found = [candidate for candidate in found if not self._is_refused(candidate, chat)] or found
+        found = [target for target in found if chat.can_spend or target.upstream.keys is None]
         route = self.route(chat.digest)
         own = route.upstream if route is not None else ""
 
-        def rank(candidate: Candidate) -> tuple[bool, bool, bool, bool, int, float]:
-            upstream, table = candidate.upstream, candidate.upstream.table
+        def rank(target: Target) -> tuple[bool, bool, bool, bool, int, float]:
+            upstream, table = target.upstream, target.upstream.table
             assert table is not None
-            limit = self.limit(candidate)
-            is_full = limit is not chat.reserved and limit.is_full
+            is_full = self._limits.of(upstream.limit_name(target.model)).is_full
             drawn = _draw(chat.digest, upstream.name) / table.weight
-            is_ready = upstream.is_ready_for(chat.kind(candidate.model))
-            return not is_ready, not is_able(candidate), upstream.name != own, is_full, table.priority, drawn
+            is_ready = upstream.is_ready_for(chat.kind(target.model))
+            return not is_ready, not is_able(target), upstream.name != own, is_full, table.priority, drawn
 
         return sorted(found, key=rank)
-
-    def limit(self, candidate: Candidate) -> CallLimit:
-        return self._limits.of(candidate.upstream.limit_name(candidate.model))
 
     def route(self, chat: bytes) -> ChatRoute | None:
         with self._lock:
@@ -259,26 +352,6 @@ class Upstreams:
             self._routes.move_to_end(chat)
             if len(self._routes) > _MOST_CHATS:
                 self._routes.popitem(last=False)
-
-    def record_refused_model(self, candidate: Candidate, chat: RoutedChat) -> bool:
-        """Record that the upstream does not know the model; True if that was not known."""
-        key = _refusal_key(candidate, chat)
-        with self._lock:
-            is_news = key not in self._refused
-            if is_news and len(self._refused) >= _MOST_MODELS:
-                self._refused.clear()
-            self._refused[key] = self._now() + MODEL_SECONDS
-        return is_news
-
-    def _is_refused(self, candidate: Candidate, chat: RoutedChat) -> bool:
-        until = self._refused.get(_refusal_key(candidate, chat))
-        return until is not None and self._now() < until
-
-
-def _refusal_key(candidate: Candidate, chat: RoutedChat) -> tuple[str, str, bytes]:
-    """The key of a refused model in `_refused`: what one caller's key is refused says nothing about another's."""
-    upstream = candidate.upstream
-    return upstream.name, candidate.model, chat.caller if upstream.keys is None else b""
 
 
 def _draw(chat: bytes, name: str) -> float:
@@ -312,3 +385,34 @@ def _keys(name: str, table: UpstreamTable, held_key: str | None, environment: Ma
             _log.warning("[upstreams.%s] gets no key from %s: set it where the proxy is started", name, variable)
         found += own
     return KeyPool(found)
+
+
+class FoundTargets(NamedTuple):
+    """The upstreams that a request may be sent to, in their order; the chat, where there are several."""
+
+    targets: list[Target]
+    chat: RoutedChat | None
+
+
+def find_targets(request: ClientRequest, upstreams: Upstreams) -> FoundTargets:
+    """Raises a ProxyError if no upstream can serve the request."""
+    chat = request.chat
+    if upstreams.only is not None:
+        return FoundTargets([Target(upstreams.only, chat.model)], None)
+    # Imported late: without tables nothing here needs OpenSSL.
+    import hashlib
+
+    upstreams.check(chat.model, request.spend_refusal)
+    history = identify(request.namespace, chat.messages, chat.conversation, request.memory)
+    digest = hashlib.sha256(history.conversation + chat.model.encode("utf-8", "surrogatepass")).digest()
+    max_tokens = chat.params.get("max_tokens")
+    routed = RoutedChat(digest, request.namespace, request.spend_refusal is None, max_tokens)
+    if not (chat.server_tools or server_tools.is_forced(chat)):
+        return FoundTargets(upstreams.candidates(chat.model, routed), routed)
+    found = upstreams.candidates(chat.model, routed, lambda target: target.upstream.runs_server_tools)
+    if server_tools.is_forced(chat):
+        found = [target for target in found if target.upstream.runs_server_tools]
+        if not found:
+            # Raises BadRequest: the request forces a tool that no upstream runs.
+            server_tools.leave_out(chat)
+    return FoundTargets(found, routed)

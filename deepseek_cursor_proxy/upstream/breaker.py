@@ -5,7 +5,7 @@
     half-open    that time is over: one call is the probe; if the upstream accepts it, the breaker is closed again
 
 A probe that never reports, because its client left, is followed by another after the same time. Which failures count is
-decided in `exchange/targets.py`; a call that has nowhere else to go is made however the breaker stands.
+decided in `exchange/failover.py`; a call that has nowhere else to go is made however the breaker stands.
 """
 
 import threading

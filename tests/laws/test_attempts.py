@@ -1,6 +1,6 @@
 """The law of calls: for any sequence of failures, a request makes the calls and pauses of a short model.
 
-The model says nothing of how the code is built: it is the rules of `exchange/next_step.py` and of the page on several
+The model says nothing of how the code is built: it is the rules of `exchange/failover.py` and of the page on several
 upstreams, written once more as one plain function.
 """
 
@@ -43,10 +43,8 @@ def expect(case: Case) -> Outcome:
     faults = [name if case.stream else _plain(name) for name in case.faults]
     keys = _Keys(case, time)
     untried, waiting, failed = keys.upstreams, [], set()
-    has_stayed = has_heartbeats = has_deltas = False
-    # The upstreams known to refuse a search, and what the current one refused it with.
-    without_search, refusal = set(), ""
-    name = first = untried.pop(0)
+    has_heartbeats = has_deltas = False
+    name = untried.pop(0)
     key, is_transcript, has_search = keys.take(name), False, case.has_search
     while True:
         fault = faults.pop(0) if faults else ANSWERED
@@ -54,8 +52,6 @@ def expect(case: Case) -> Outcome:
         if fault != "queue full":
             form = " ".join(["transcript"] * is_transcript + ["search"] * has_search)
             outcome.calls.append(Call(name, key, form))
-        if in_answer and refusal not in ("", "500", "502", "tools refused"):
-            without_search.add(name)
         if fault == ANSWERED:
             outcome.pauses = time.pauses
             return outcome
@@ -67,13 +63,10 @@ def expect(case: Case) -> Outcome:
         fault = "still refused" if fault in REFUSED_REASONING else fault
         if in_answer and (has_deltas or (has_heartbeats and not has_tables)):
             return _end(outcome, time, _error(fault))
-        is_home = case.is_home and name == first and untried and not has_stayed and BUSY.get(fault, 0) <= 1
-        if fault in TEMPORARY and (is_home or not has_tables):
-            has_stayed = True
-            if time.pause(BUSY.get(fault, 0)):
-                continue
+        if fault in TEMPORARY and not has_tables and time.pause(BUSY.get(fault, 0)):
+            continue
         if has_search and _is_about_search(case, fault, in_answer=in_answer):
-            has_search, refusal = False, fault
+            has_search = False
             continue
         # … and another.
         is_owners = key != CLIENT_KEY
@@ -95,8 +88,7 @@ def expect(case: Case) -> Outcome:
                 return _end(outcome, time, (502, "upstream_error"))
             return _end(outcome, time, HELD if fault == "401" else _error(fault))
         name = untried.pop(0)
-        key, is_transcript, refusal = keys.take(name), False, ""
-        has_search = case.has_search and name not in without_search
+        key, is_transcript, has_search = keys.take(name), False, case.has_search
 
 
 def _end(outcome: Outcome, time: "_Time", error: tuple[int, str]) -> Outcome:

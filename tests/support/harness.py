@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.exchange import retries
+from deepseek_cursor_proxy.exchange import failover
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -66,7 +66,7 @@ class SocketTestCase(unittest.TestCase):
 
     def setUp(self) -> None:
         threads = threading.enumerate()
-        self.enterContext(mock.patch.object(retries, "_FIRST_PAUSE_SECONDS", 0.02))
+        self.enterContext(mock.patch.object(failover, "_FIRST_PAUSE_SECONDS", 0.02))
         # Its thread is gone soon after a request, for tests that count threads.
         self.enterContext(mock.patch.object(ledger.WaitingRequests, "seconds_between_batches", 0.01))
         # Cleanups run last to first: this counts after everything has been closed.

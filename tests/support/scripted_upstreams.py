@@ -24,20 +24,18 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.exchange import targets
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange import failover
 from deepseek_cursor_proxy.exchange.exchange import Exchange
-from deepseek_cursor_proxy.exchange.retries import Retries
+from deepseek_cursor_proxy.exchange.failover import Retries
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChanged
-from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.breaker import Breaker
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.key_pool import KeyPool
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
+from tests.support.client_requests import ME, client_request
 
 MODEL = "deepseek-v4-pro"
 NO_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."
@@ -222,8 +220,7 @@ class World:
             self._stack.enter_context(mock.patch.object(kind.__init__, "__defaults__", clock))  # type: ignore[misc]
         fixed = {"now": clock[0], "uniform": lambda low, high: low}
         self._stack.enter_context(mock.patch.dict(Retries.__init__.__kwdefaults__, fixed))
-        self._stack.enter_context(mock.patch.object(targets, "pause", self._pause))
-        self._stack.enter_context(mock.patch.dict(Upstreams.__init__.__kwdefaults__, {"now": clock[0]}))
+        self._stack.enter_context(mock.patch.object(failover, "pause", self._pause))
         names = [f"u{at}" for at in range(len(case.tables))]
         keys = {
             name: [f"key-{name}-{at:06}" for at in range(count)] for name, count in zip(names, case.tables, strict=True)
@@ -302,12 +299,11 @@ class World:
         turns = [("user", "hi"), ("assistant", "Hello."), ("user", text)]
         messages = [{"role": role, "content": content} for role, content in turns]
         body = {"model": MODEL, "stream": self.case.stream, "messages": messages, "tools": tools}
-        generation = GenerationRequest(parse(body, self.config), body, 1)
         report = self.services.open_report("chat")
-        report.add_caller(b"m" * 32)
-        context = CallContext(b"m" * 32, CLIENT_KEY, report, is_held=self.case.is_held)
+        report.add_caller(ME)
+        client = client_request(report, body, self.config, CLIENT_KEY, is_held=self.case.is_held)
         try:
-            with closing(Exchange.open(context, generation, self.services)) as exchange:
+            with closing(Exchange.open(client, self.services)) as exchange:
                 for batch in exchange.deltas():
                     self.outcome.deltas += [str(each.chunk) if isinstance(each, Delta) else "" for each in batch]
         except ProxyError as error:

@@ -5,9 +5,9 @@ from time import time
 from urllib.parse import unquote
 
 from deepseek_cursor_proxy.api import clients
-from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
+from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
-from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter, failure_events
 from deepseek_cursor_proxy.protocols.request.parse import parse
@@ -20,9 +20,9 @@ class ChatEndpoint(GenerationEndpoint):
     def create(self, request: HttpRequest, deployment: str) -> HttpReply:
         return self.serve(request, _API, self._create, unquote(deployment) if deployment else None)
 
-    def _create(self, request: ClientRequest) -> HttpReply:
-        chat = parse(request.body, self._services.config, request.context.memory)
-        exchange = self.open(request, GenerationRequest(chat, request.body, request.body_bytes))
+    def _create(self, client: ClientRequest) -> HttpReply:
+        chat = parse(client.body, self._services.config, client.memory)
+        exchange = self.open(client._replace(chat=chat))
         writer = ChunkWriter(chat, int(time())) if chat.stream else CompletionWriter(chat)
         config = self._services.config
         # Without a form of thinking blocks in the text, the client gets `reasoning_content` alone.
@@ -30,6 +30,6 @@ class ChatEndpoint(GenerationEndpoint):
         if config.collapsible_reasoning:
             form = thinking_blocks.COLLAPSIBLE
         display = config.display_reasoning
-        if display == "off" or (display == "auto" and not clients.shows_thinking(request.http, request.body)):
+        if display == "off" or (display == "auto" and not clients.shows_thinking(client.http, client.body)):
             form = None
         return self.reply(exchange, chat, writer, form, with_end_notices=True)

@@ -4,12 +4,12 @@ import re
 import secrets
 from time import monotonic
 
-from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
+from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.api.routes import new_request_id
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.messages_api import MESSAGES
-from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic.request import parse
 from deepseek_cursor_proxy.protocols.anthropic.writer import (
@@ -33,19 +33,17 @@ class MessagesEndpoint(GenerationEndpoint):
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
 
-    def _create(self, request: ClientRequest) -> HttpReply:
-        sealer = self._sealer(request)
-        message = parse(request.body, self._services.config, sealer, request.context.memory)
+    def _create(self, client: ClientRequest) -> HttpReply:
+        sealer = self._sealer(client)
+        message = parse(client.body, self._services.config, sealer, client.memory)
         chat = message.request
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
         # Its own Messages API serves the tools that it runs there, and histories with their items.
         needs_own = chat.server_tools or any(message.server_items is not None for message in chat.messages)
         upstream_api = MESSAGES if needs_own else CHAT
-        generation = GenerationRequest(
-            chat._replace(stream=True), request.body, request.body_bytes, upstream_api, is_plain=not chat.stream
-        )
-        exchange = self.open(request, generation)
-        tokens = request.body_bytes // _BYTES_PER_TOKEN
+        streamed = chat._replace(stream=True)
+        exchange = self.open(client._replace(chat=streamed, upstream_api=upstream_api, is_plain=not chat.stream))
+        tokens = client.body_bytes // _BYTES_PER_TOKEN
         head = MessageHead(f"msg_{secrets.token_hex(12)}", new_request_id(), tokens)
         writer: MessageWriter = PlainMessageWriter(head, message, sealer)
         if chat.stream:
@@ -56,10 +54,10 @@ class MessagesEndpoint(GenerationEndpoint):
     def count_tokens(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, None, self._count_tokens)
 
-    def _count_tokens(self, request: ClientRequest) -> HttpReply:
+    def _count_tokens(self, client: ClientRequest) -> HttpReply:
         services = self._services
-        message = parse(request.body, services.config, self._sealer(request), request.context.memory, needs_limit=False)
+        message = parse(client.body, services.config, self._sealer(client), client.memory, needs_limit=False)
         return HttpReply.json({"input_tokens": services.counter.count(message.request)})
 
-    def _sealer(self, request: ClientRequest) -> Sealer:
-        return Sealer(self._services.secret.read(), request.context.namespace)
+    def _sealer(self, client: ClientRequest) -> Sealer:
+        return Sealer(self._services.secret.read(), client.namespace)

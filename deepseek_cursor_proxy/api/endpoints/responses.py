@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint, show
+from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, show
 from deepseek_cursor_proxy.api.endpoints.stored_responses import EventsAfter, complete_items
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.api.reply import Events, stream_reply, write_events
@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
 )
 from deepseek_cursor_proxy.exchange.background_jobs import Job
-from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, encode_json
 from deepseek_cursor_proxy.protocols.request.parse import parse
@@ -57,16 +57,15 @@ _COMPACT_API = PassthroughApi("/responses/compact")
 
 @dataclass(frozen=True)
 class ResponsePlan:
-    """A response to create: the request for it, its frame, its input items, and the call of DeepSeek."""
+    """A response to create: the request for it, its frame and its input items."""
 
-    request: ClientRequest
+    client: ClientRequest
     frame: Frame
     input: tuple[Json, ...]
-    generation: GenerationRequest
 
     @property
     def namespace(self) -> bytes:
-        return self.request.context.namespace
+        return self.client.namespace
 
 
 class ResponsesEndpoint(GenerationEndpoint):
@@ -79,43 +78,41 @@ class ResponsesEndpoint(GenerationEndpoint):
     def compact(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _COMPACT_API, self._compact)
 
-    def _create(self, request: ClientRequest) -> HttpReply:
-        plan = self._plan(request, request.body)
+    def _create(self, client: ClientRequest) -> HttpReply:
+        plan = self._plan(client, client.body)
         options = plan.frame.options
         if options.background:
             return self._create_in_background(plan)
         try:
-            exchange = self.open(plan.request, plan.generation)
+            exchange = self.open(plan.client)
         except UpstreamRefused as refusal:
             if options.stream and error_code(refusal) == OVERFLOW:
                 # A stream that only fails: Codex reads this code in an event alone, and reports a 400 as a bug.
                 writer = self._writer(plan)
                 return HttpReply.events(writer.begin() + writer.fail(refusal))
             raise
-        chat, writer = plan.generation.request, self._writer(plan)
+        chat, writer = plan.client.chat, self._writer(plan)
         if not options.stream:
             return self.reply(exchange, chat, PlainResponseWriter(writer))
         events = write_events(exchange, show(exchange, chat), writer)
         return stream_reply(exchange, _cancel_if_left(events, writer))
 
-    def _count_tokens(self, request: ClientRequest) -> HttpReply:
-        count = self._services.counter.count(self._plan(request, request.body).generation.request)
+    def _count_tokens(self, client: ClientRequest) -> HttpReply:
+        count = self._services.counter.count(self._plan(client, client.body).client.chat)
         return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
 
-    def _compact(self, request: ClientRequest) -> HttpReply:
-        plan = self._plan(request, envelope.compact_request(request.body))
-        exchange = self.open(plan.request, plan.generation)
+    def _compact(self, client: ClientRequest) -> HttpReply:
+        plan = self._plan(client, envelope.compact_request(client.body))
+        exchange = self.open(plan.client)
         writer = PlainCompactionWriter(self._writer(plan), complete_items(plan.input, plan.frame.id_suffix))
-        return self.reply(exchange, plan.generation.request, writer)
+        return self.reply(exchange, plan.client.chat, writer)
 
-    def _plan(self, request: ClientRequest, body: Json) -> ResponsePlan:
-        config, namespace = self._services.config, request.context.namespace
+    def _plan(self, client: ClientRequest, body: Json) -> ResponsePlan:
+        config, namespace, memory = self._services.config, client.namespace, client.memory
         options = envelope.parse_options(body)
         id_suffix = secrets.token_hex(16)
-        memory = request.context.memory
         if options.previous is not None:
             memory = self._services.memory.open_response(options.previous)
-            request = request._replace(context=request.context._replace(memory=memory))
         source = ResponseInput(self._services.responses, namespace, config.max_request_body_bytes)
         inherited = source.inherited_items(options)
         own = source.own_items(options, inherited)
@@ -132,9 +129,9 @@ class ResponsesEndpoint(GenerationEndpoint):
         frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
         if options.store:
             memory.name(frame.response_id)
-        is_native = server_tools.has_any(chat)
-        generation = GenerationRequest(chat, body, request.body_bytes, RESPONSES if is_native else CHAT)
-        return ResponsePlan(request, frame, (*inherited, *own), generation)
+        upstream_api = RESPONSES if server_tools.has_any(chat) else CHAT
+        client = client._replace(body=body, memory=memory, chat=chat, upstream_api=upstream_api)
+        return ResponsePlan(client, frame, (*inherited, *own))
 
     def _writer(self, plan: ResponsePlan) -> ResponseWriter:
         options = plan.frame.options
@@ -146,18 +143,18 @@ class ResponsesEndpoint(GenerationEndpoint):
                 self._services.responses.put(plan.namespace, StoredResponse(response, plan.input), is_known=is_known)
 
         kind = SummaryWriter if options.compacts else ResponseWriter
-        return kind(plan.frame, plan.generation.request, time.monotonic, save)
+        return kind(plan.frame, plan.client.chat, time.monotonic, save)
 
     # In the background …
 
     def _create_in_background(self, plan: ResponsePlan) -> HttpReply:
         store = self._services.responses
         # The key is checked now, while the client reads the reply.
-        self._services.access.check_call(plan.request.caller)
-        self.admit(plan.request.caller, plan.generation.request)
+        self._services.access.check_call(plan.client.caller)
+        self.reserve(plan.client)
         writer = self._writer(plan)
         is_known = bool(self._report.key)
-        unknown_caller_bytes = 0 if is_known else plan.request.body_bytes
+        unknown_caller_bytes = 0 if is_known else plan.client.body_bytes
         # Before anything is packed.
         self._services.jobs.check(unknown_caller_bytes)
         job = Job(plan.frame.response_id, plan.namespace, unknown_caller_bytes)
@@ -171,7 +168,7 @@ class ResponsesEndpoint(GenerationEndpoint):
             raise
         if not plan.frame.options.stream:
             return HttpReply.json(queued)
-        events = job.follow(plan.request.context.peer, self._services.config.heartbeat_interval)
+        events = job.follow(plan.client.peer, self._services.config.heartbeat_interval)
         return HttpReply.events(EventsAfter(events))
 
     def _run(self, plan: ResponsePlan, writer: ResponseWriter, job: Job) -> None:
@@ -202,10 +199,9 @@ class ResponsesEndpoint(GenerationEndpoint):
         started = plan.frame.response(envelope.state("in_progress"))
         self._services.responses.update(plan.namespace, StoredResponse(started, plan.input))
         job.append(writer.start())
-        request = plan.request._replace(context=plan.request.context._replace(peer=job.peer))
         with (
-            closing(self.open(request, plan.generation)) as exchange,
-            closing(show(exchange, plan.generation.request)) as batches,
+            closing(self.open(plan.client._replace(peer=job.peer))) as exchange,
+            closing(show(exchange, plan.client.chat)) as batches,
         ):
             job.unknown_caller_bytes = 0
             try:

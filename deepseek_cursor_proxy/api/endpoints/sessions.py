@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import parse_qs
 
-from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint, unknown_session
+from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, unknown_session
 from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.exchange import prepare_request
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, bad_field, decode_json_object, encode_json, optional, too_long
@@ -28,7 +29,7 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?
 
 class SessionsEndpoint(GenerationEndpoint):
     def create(self, request: HttpRequest, _: str) -> HttpReply:
-        caller = self.namespace(request)
+        caller = self.admit(request).namespace
         raw = request.read_body()
         options = _options(decode_json_object(raw) if raw.strip() else {})
         with _faults():
@@ -38,7 +39,7 @@ class SessionsEndpoint(GenerationEndpoint):
         )
 
     def list(self, request: HttpRequest, _: str) -> HttpReply:
-        caller = self.namespace(request)
+        caller = self.admit(request).namespace
         with _faults():
             listed = self._services.sessions.list(caller)
         return HttpReply.json({"sessions": [session_json(session, _base_url(request, session)) for session in listed]})
@@ -48,7 +49,7 @@ class SessionsEndpoint(GenerationEndpoint):
         return HttpReply.json(session_json(stored, _base_url(request, stored)))
 
     def delete(self, request: HttpRequest, session: str) -> HttpReply:
-        caller = self.namespace(request)
+        caller = self.admit(request).namespace
         with _faults():
             is_deleted = self._services.sessions.delete(caller, session)
         if not is_deleted:
@@ -84,15 +85,15 @@ class SessionsEndpoint(GenerationEndpoint):
         model = services.config.upstream_model
         return HttpReply.json({"status": "ok", "model": model, "sessions": sessions, "servers": servers})
 
-    def _render(self, request: ClientRequest) -> HttpReply:
+    def _render(self, client: ClientRequest) -> HttpReply:
         services = self._services
-        chat = parse(request.body, services.config, request.context.memory)
-        prepared = prepare_request(request.context.namespace, chat, services)
+        chat = parse(client.body, services.config, client.memory)
+        prepared = prepare_request(client.namespace, chat, services)
         messages = [message_json(message) for message in prepared.messages]
         return HttpReply.json(prompt_json(messages, list(prepared.tools), services.counter.load_tokenizer()))
 
     def _find(self, request: HttpRequest, session: str) -> Session:
-        caller = self.namespace(request)
+        caller = self.admit(request).namespace
         with _faults():
             stored = self._services.sessions.get(caller, session)
         if stored is None:

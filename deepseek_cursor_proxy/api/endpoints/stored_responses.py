@@ -37,7 +37,7 @@ _NUMBER = re.compile(rb'data: \{"type":"[a-z_.]+","sequence_number":(\d+)')
 
 class StoredEndpoint(Endpoint):
     def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
-        namespace = self.namespace(request)
+        namespace = self.admit(request).namespace
         number = starting_after(request.query)
         # In this order: a job that ends in between is in the store by then, and a deleted one is not.
         job = self._services.jobs.find(namespace, response_id) if number is not None else None
@@ -56,11 +56,11 @@ class StoredEndpoint(Endpoint):
         return HttpReply.events(EventsAfter(unpack_events(stored.events), number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
-        stored = self._find(self.namespace(request), response_id)
+        stored = self._find(self.admit(request).namespace, response_id)
         return HttpReply.json(page(stored.input, request.query))
 
     def delete(self, request: HttpRequest, response_id: str) -> HttpReply:
-        namespace = self.namespace(request)
+        namespace = self.admit(request).namespace
         job = self._services.jobs.find(namespace, response_id)
         if not self._services.responses.delete(namespace, response_id):
             raise _unknown(response_id)
@@ -70,7 +70,7 @@ class StoredEndpoint(Endpoint):
         return HttpReply.json({"id": response_id, "object": "response.deleted", "deleted": True})
 
     def cancel(self, request: HttpRequest, response_id: str) -> HttpReply:
-        namespace = self.namespace(request)
+        namespace = self.admit(request).namespace
         if not self._find(namespace, response_id).body["background"]:
             raise BadRequest("Only a response that is made in the background can be cancelled.", param="response_id")
         job = self._services.jobs.find(namespace, response_id)

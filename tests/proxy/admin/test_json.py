@@ -241,7 +241,7 @@ class LedgerTest(AdminCase):
     def test_a_request_is_listed_once_when_the_clock_is_set_back(self) -> None:
         proxy, admin = self.proxy_with(self.folder / "store.sqlite3")
         for now in (2e9, 1.9e9, 1.8e9):
-            with mock.patch("deepseek_cursor_proxy.exchange.call_context.time.time", lambda now=now: now):
+            with mock.patch("deepseek_cursor_proxy.exchange.client_request.time.time", lambda now=now: now):
                 self.round_trip(proxy, chat_body())
         proxy.server.services().ledger.flush()
         self.assertEqual([3, 2, 1], self.ids(admin))

@@ -149,7 +149,7 @@ class TestSlots(FaultTestCase):
         def pause_after(*_: object) -> None:
             held.append(proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running_calls)
 
-        with mock.patch("deepseek_cursor_proxy.exchange.retries.Retries.pause_after", pause_after):
+        with mock.patch("deepseek_cursor_proxy.exchange.failover.Retries.pause_after", pause_after):
             for number in range(len(endings)):
                 self.ask(self.connect(proxy), number)
         self.assertEqual({0}, set(held))

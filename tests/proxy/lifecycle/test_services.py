@@ -9,13 +9,12 @@ from typing import Any
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
 from deepseek_cursor_proxy.exchange import services as services_module
 from deepseek_cursor_proxy.exchange.background_jobs import Job
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import StoredResponse
 from tests.fake_deepseek import Answer, Raw, Step
+from tests.support.client_requests import client_request
 from tests.support.harness import PATIENCE, SocketTestCase
 
 ME = b"m" * 32
@@ -73,10 +72,10 @@ class TestJobs(SocketTestCase):
         self.ended: list[str] = []
 
     def work(self, job: Job) -> None:
-        generation = GenerationRequest(parse(BODY, self.services.config), BODY, 1)
+        services = self.services
         try:
-            context = CallContext(ME, "sk-0123456789", self.services.open_report("chat"), job.peer)
-            exchange = Exchange.open(context, generation, self.services)
+            client = client_request(services.open_report("chat"), BODY, services.config, peer=job.peer)
+            exchange = Exchange.open(client, services)
             for _ in exchange.deltas():
                 job.append(b"said")
             self.ended.append("completed")

@@ -4,11 +4,11 @@ import json
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.api.endpoint import ClientRequest, GenerationEndpoint
+from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.errors import BadRequest, Unauthorized, UpstreamRefused
-from deepseek_cursor_proxy.exchange.call_context import GenerationRequest
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from tests.fake_deepseek import Answer, Failure
 from tests.support.harness import SocketTestCase
@@ -48,7 +48,7 @@ class TestServe(EndpointTestCase):
         self.assertEqual(201, self.serve(b'{ "model": "deepseek-v4-pro" }').status)
         [received] = self.received
         self.assertEqual(({"model": "deepseek-v4-pro"}, 30), (received.body, received.body_bytes))
-        self.assertEqual("sk-test", received.context.credential)
+        self.assertEqual("sk-test", received.credential)
 
     def test_the_body_of_a_caller_without_a_key_is_not_read(self) -> None:
         with self.assertRaises(Unauthorized):
@@ -83,7 +83,7 @@ class TestServe(EndpointTestCase):
 class TestOpen(EndpointTestCase):
     def open(self, **details: Any) -> Any:
         self.serve({"model": "deepseek-v4-pro"})
-        exchange = self.endpoint.open(self.received[-1], GenerationRequest(CHAT._replace(**details), {}, 2))
+        exchange = self.endpoint.open(self.received[-1]._replace(chat=CHAT._replace(**details)))
         self.addCleanup(exchange.close)
         return exchange
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.exchange import retries
+from deepseek_cursor_proxy.exchange import failover
 from tests.fake_deepseek import Answer, Failure, Raw, Step
 from tests.support.harness import SocketTestCase, chat_body
 from tests.support.polling import wait_until
@@ -19,7 +19,7 @@ EMPTY_STREAM = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 class RetryTestCase(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.enterContext(mock.patch.object(retries, "_FIRST_PAUSE_SECONDS", 0.01))
+        self.enterContext(mock.patch.object(failover, "_FIRST_PAUSE_SECONDS", 0.01))
 
     def ask(self, *steps: Step, stream: bool = True, **settings: Any) -> Any:
         self.fake.forget()
@@ -80,10 +80,10 @@ class TestRetries(RetryTestCase):
 
     def test_a_client_that_leaves_while_a_retry_waits_ends_the_request_at_once(self) -> None:
         with (
-            mock.patch.object(retries, "_FIRST_PAUSE_SECONDS", 60.0),
+            mock.patch.object(failover, "_FIRST_PAUSE_SECONDS", 60.0),
             self.assertLogs("deepseek_cursor_proxy", "INFO") as logged,
         ):
-            with mock.patch.object(retries, "_LONGEST_PAUSE_SECONDS", 60.0):
+            with mock.patch.object(failover, "_LONGEST_PAUSE_SECONDS", 60.0):
                 self.fake.answer(Failure(503))
                 proxy = self.proxy(retry_budget=100)
                 sock = self.connect(proxy, chat_body())

@@ -79,17 +79,12 @@ class TestUpstreams(EveryApiTestCase):
                     self.fake = self.enterContext(FakeDeepSeek(has_chat_alone=True))
                     proxy = self.proxy()
                     with self.assertLogs(CONSOLE) as log:
-                        for _ in range(3):
-                            self.assert_answered(self.ask(proxy, api, tools=[api.search], stream=stream))
+                        self.assert_answered(self.ask(proxy, api, tools=[api.search], stream=stream))
                     statuses = [each.status for each in self.fake.seen]
-                    self.assertEqual([400 if api.name == "chat" else 404, 200, 200, 200], statuses)
-                    self.assertEqual({"/chat/completions"}, {each.path for each in self.fake.seen[1:]})
+                    self.assertEqual([400 if api.name == "chat" else 404, 200], statuses)
+                    self.assertEqual("/chat/completions", self.fake.seen[-1].path)
                     self.assertNotIn("tools", self.fake.accepted[-1])
-                    kind = api.search["type"]
-                    said = [line for line in log.output if kind in line]
-                    self.assertEqual(2, len(said), said)
-                    self.assertIn(f"without {kind}, which the upstream refused", said[0])
-                    self.assertIn(f"not forwarded to DeepSeek: tool {kind} (said once)", said[1])
+                    self.assertIn(f"without {api.search['type']}, which the upstream refused", "\n".join(log.output))
 
     def test_bad_settings_of_one_caller_take_the_tool_from_no_other(self) -> None:
         for host in ("deepseek", "auto"):

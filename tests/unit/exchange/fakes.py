@@ -8,16 +8,15 @@ from unittest import TestCase, mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
-from deepseek_cursor_proxy.exchange import retries
-from deepseek_cursor_proxy.exchange.call_context import CallContext, GenerationRequest
+from deepseek_cursor_proxy.exchange import failover
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.observers.events import Event
-from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
 from deepseek_cursor_proxy.upstream.connections import Destination
+from tests.support.client_requests import client_request
 
-ME = b"m" * 32
 DONE = b"data: [DONE]\n\n"
 Piece = bytes | Heartbeat | Exception
 
@@ -85,7 +84,7 @@ class ExchangeTestCase(TestCase):
     def setUp(self) -> None:
         self.store = ReasoningStore(":memory:")
         self.addCleanup(self.store.close)
-        self.enterContext(mock.patch.object(retries, "_FIRST_PAUSE_SECONDS", 0.0))
+        self.enterContext(mock.patch.object(failover, "_FIRST_PAUSE_SECONDS", 0.0))
         self.events: list[Event] = []
 
     def emit(self, event: Event) -> None:
@@ -97,13 +96,12 @@ class ExchangeTestCase(TestCase):
         self.addCleanup(services.close)
         return replace(services, upstream=self.upstream, observers=self)  # type: ignore[arg-type]
 
-    def context(self, services: Services, **fields: Any) -> CallContext:
-        return CallContext(ME, "sk-0123456789", services.open_report("chat"), **fields)
-
-    def generation(self, *, stream: bool = True, messages: Sequence[Any] = ()) -> GenerationRequest:
+    def request(
+        self, services: Services, *, stream: bool = True, messages: Sequence[Any] = (), **fields: Any
+    ) -> ClientRequest:
         body = {"model": "deepseek-v4-pro", "stream": stream}
         body["messages"] = [*messages] or [{"role": "user", "content": "hi"}]
-        return GenerationRequest(parse(body, ProxyConfig()), body, 1)
+        return client_request(services.open_report("chat"), body, ProxyConfig(), **fields)
 
     def stored_texts(self) -> list[str]:
         self.store.flush()

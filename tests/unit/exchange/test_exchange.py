@@ -20,7 +20,7 @@ def texts(batches: list[Batch]) -> str:
 class TestExchange(ExchangeTestCase):
     def open(self, *answers: FakeResponse | Exception, **settings: Any) -> Exchange:
         services = self.services(*answers, **settings)
-        return Exchange.open(self.context(services), self.generation(), services)
+        return Exchange.open(self.request(services), services)
 
     def read(self, exchange: Exchange) -> list[Batch]:
         return list(exchange.deltas())

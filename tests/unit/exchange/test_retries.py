@@ -5,7 +5,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.errors import ClientGone, UpstreamDropped, UpstreamFailed, UpstreamRefused, UpstreamTimeout
-from deepseek_cursor_proxy.exchange.retries import Retries, temporary_failure
+from deepseek_cursor_proxy.exchange.failover import Retries, temporary_failure
 
 DROPPED = UpstreamDropped("gone")
 
@@ -16,10 +16,11 @@ def refused(status: int, retry_after: int | None = None) -> UpstreamRefused:
 
 def wait(retries: Retries, error: errors.ProxyError) -> bool:
     """Whether the call is retried after this error; the pause before it is over then."""
-    pause = retries.pause_after(temporary_failure(error))
-    if pause is not None:
-        retries.wait(pause)
-    return pause is not None
+    failure = temporary_failure(error)
+    seconds = retries.pause_after(failure)
+    if seconds is not None:
+        retries.wait(seconds, failure)
+    return seconds is not None
 
 
 class Time:

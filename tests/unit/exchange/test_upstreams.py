@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import Forbidden, NotFound
-from deepseek_cursor_proxy.exchange.upstreams import Candidate, ChatRoute, RoutedChat, Upstreams
+from deepseek_cursor_proxy.exchange.upstreams import ChatRoute, RoutedChat, Upstreams
 from deepseek_cursor_proxy.protocols.request.parse import parse
 from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
@@ -22,10 +22,9 @@ class TestUpstreams(DatabaseTestCase):
         given = {name: {"base_url": f"https://{name}.example", **table} for name, table in tables.items()}
         config = ProxyConfig(upstreams=given)  # type: ignore[arg-type]
         self.limits = CallLimits(config.most_calls, 0)
-        self.clock = 1000.0
         keys = {"A": "sk-a", "NONE": "", "ANTHROPIC": "sk-ant-x, sk-b"}
         forms = ReasoningForms(self.database)
-        return Upstreams(config, forms, self.limits, None, former, environment=keys, now=lambda: self.clock)
+        return Upstreams(config, forms, self.limits, None, former, environment=keys)
 
     def names(self, upstreams: Upstreams, chat: bytes = b"chat", model: str = PRO) -> list[str]:
         return [each.upstream.name for each in upstreams.candidates(model, RoutedChat(chat))]
@@ -86,47 +85,18 @@ class TestUpstreams(DatabaseTestCase):
 
     def test_a_full_one_comes_after_those_with_a_free_slot_unless_the_chat_is_there(self) -> None:
         upstreams = self.upstreams(a={"max_calls": 1}, b={"priority": 2})
-        limit = self.limits.of("a")
-        limit.acquire()
+        self.limits.of("a").acquire()
         self.assertEqual(["b", "a"], self.names(upstreams))
-        self.assertEqual("a", upstreams.candidates(PRO, RoutedChat(b"chat", reserved=limit))[0].upstream.name)
         upstreams.record_route(b"chat", ChatRoute("a", None))
         self.assertEqual(["a", "b"], self.names(upstreams))
 
     def test_calls_are_limited_by_upstream_or_by_its_models(self) -> None:
         upstreams = self.upstreams(a={"max_calls": 3}, b={})
         a, b = (upstreams._all[name] for name in "ab")
-        self.assertIs(upstreams.limit(Candidate(a, PRO)), upstreams.limit(Candidate(a, "deepseek-flash")))
-        self.assertIsNot(upstreams.limit(Candidate(b, PRO)), upstreams.limit(Candidate(b, "deepseek-flash")))
-        found = [upstreams.limit(Candidate(each, model))._limit for each in (a, b) for model in (PRO, "x/flash")]
+        found = [self.limits.of(each.limit_name(model))._limit for each in (a, b) for model in (PRO, "x/flash")]
         self.assertEqual([3, 3, 480, 2400], found)
-
-    def test_a_refused_model_is_left_to_others_for_a_time(self) -> None:
-        upstreams, chat = self.upstreams(a={}, b={"priority": 2}), RoutedChat(b"chat")
-        refused = upstreams.candidates(PRO, chat)[0]
-        self.assertTrue(upstreams.record_refused_model(refused, chat))
-        self.assertFalse(upstreams.record_refused_model(refused, chat))
-        self.assertEqual(["b"], self.names(upstreams))
-        self.assertEqual(["a", "b"], self.names(upstreams, model="deepseek-flash"))
-        upstreams.record_refused_model(upstreams.candidates(PRO, chat)[0], chat)
-        self.assertEqual(["a", "b"], self.names(upstreams), "all of them refused it, so any may have it by now")
-        self.clock += 600
-        self.assertEqual(["a", "b"], self.names(upstreams))
-
-    def test_a_model_that_is_refused_to_the_key_of_a_caller_is_so_for_this_caller(self) -> None:
-        upstreams = self.upstreams(a={}, b={"priority": 2, "key_env": "A"}, c={"priority": 3})
-        one, two = RoutedChat(b"chat", b"one"), RoutedChat(b"chat", b"two")
-        for refused in upstreams.candidates(PRO, one)[:2]:
-            upstreams.record_refused_model(refused, one)
-        self.assertEqual(["c"], [each.upstream.name for each in upstreams.candidates(PRO, one)])
-        self.assertEqual(["a", "c"], [each.upstream.name for each in upstreams.candidates(PRO, two)])
-
-    def test_a_caller_who_may_not_spend_keeps_the_upstream_that_refused_the_model(self) -> None:
-        upstreams = self.upstreams(a={}, b={"priority": 2, "key_env": "A"})
-        stranger = RoutedChat(b"chat", b"one", can_spend=False)
-        (only,) = upstreams.candidates(PRO, stranger)
-        upstreams.record_refused_model(only, stranger)
-        self.assertEqual([only], upstreams.candidates(PRO, stranger))
+        self.assertEqual(1, len({a.limit_name(model) for model in (PRO, "deepseek-flash")}))
+        self.assertEqual(2, len({b.limit_name(model) for model in (PRO, "deepseek-flash")}))
 
     def test_a_model_must_be_served_by_an_upstream_that_the_caller_may_use(self) -> None:
         refusal = Forbidden("no")

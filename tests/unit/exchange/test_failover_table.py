@@ -13,11 +13,11 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.exchange.next_step import (
+from deepseek_cursor_proxy.exchange.failover import (
     Cause,
+    Facts,
     Next,
     Output,
-    Situation,
     cause_of,
     name_refusal,
     next_step,
@@ -58,15 +58,15 @@ MODELS = ("deepseek-v4-pro", "deepseek/x", "deepseek/deepseek-v4-pro", "x")
 
 
 BUSY, SILENT, DROPPED = refused(429), UpstreamTimeout("silent"), UpstreamDropped("reset")
-ONE = Situation()
-SEVERAL = Situation(is_only=False, cause=Cause.BROKEN)
+ONE = Facts()
+SEVERAL = Facts(is_only=False, cause=Cause.BROKEN)
 
 
 class TestTable(unittest.TestCase):
-    def assert_rows(self, error: ProxyError, rows: dict[Situation, Next]) -> None:
-        for situation, expected in rows.items():
-            with self.subTest(repr(error), situation=situation):
-                self.assertIs(expected, next_step(error, situation))
+    def assert_rows(self, error: ProxyError, rows: dict[Facts, Next]) -> None:
+        for facts, expected in rows.items():
+            with self.subTest(repr(error), facts=facts):
+                self.assertIs(expected, next_step(error, facts))
 
     def test_a_history_without_reasoning_is_sent_as_a_transcript_once_and_before_any_content(self) -> None:
         for error in (refused(400, NO_REASONING), UpstreamFailed(NO_REASONING)):
@@ -82,23 +82,21 @@ class TestTable(unittest.TestCase):
 
     def test_an_answer_that_has_begun_is_not_begun_again(self) -> None:
         one = ONE._replace(can_retry=True, refuses_tools=True)
-        several = one._replace(is_only=False, is_home=True, cause=Cause.BROKEN, has_untried=True)
+        several = one._replace(is_only=False, cause=Cause.BROKEN, has_untried=True)
         rows = {
             one._replace(output=Output.HEARTBEATS): Next.GIVE_UP,
             one._replace(output=Output.DELTAS): Next.GIVE_UP,
-            several._replace(output=Output.HEARTBEATS): Next.RETRY,
+            several._replace(output=Output.HEARTBEATS): Next.WITHOUT_TOOLS,
             several._replace(output=Output.DELTAS): Next.GIVE_UP,
             several._replace(output=Output.CONTENT): Next.GIVE_UP,
         }
         self.assert_rows(DROPPED, rows)
 
-    def test_a_failure_that_passes_is_retried_at_the_only_upstream_or_at_that_of_the_chat(self) -> None:
+    def test_a_failure_that_passes_is_retried_at_the_only_upstream(self) -> None:
         rows = {
             ONE._replace(can_retry=True): Next.RETRY,
             ONE: Next.GIVE_UP,
             SEVERAL._replace(can_retry=True, has_untried=True): Next.OTHER_UPSTREAM,
-            SEVERAL._replace(can_retry=True, has_untried=True, is_home=True): Next.RETRY,
-            SEVERAL._replace(has_untried=True, is_home=True): Next.OTHER_UPSTREAM,
         }
         self.assert_rows(BUSY, rows)
 
@@ -113,8 +111,8 @@ class TestTable(unittest.TestCase):
     def test_a_refused_key_leads_to_another_key_before_another_upstream(self) -> None:
         for cause in Cause:
             is_of_key = cause in (Cause.BUSY, Cause.UNPAID, Cause.KEY_REFUSED)
-            situation = SEVERAL._replace(cause=cause, has_other_key=True, has_untried=True)
-            rows = {situation: Next.OTHER_KEY if is_of_key else Next.OTHER_UPSTREAM}
+            facts = SEVERAL._replace(cause=cause, has_other_key=True, has_untried=True)
+            rows = {facts: Next.OTHER_KEY if is_of_key else Next.OTHER_UPSTREAM}
             self.assert_rows(refused(402), rows)
 
     def test_when_all_were_asked_those_that_may_recover_are_asked_again_within_the_budget(self) -> None:
@@ -158,7 +156,7 @@ class TestCauses(unittest.TestCase):
             refused(404, param="model"),
             refused(422, code="invalid_model"),
         ]
-        self.assert_causes(Cause.MODEL_REFUSED, *by_field, *(refused(400, text) for text in UNKNOWN_MODELS))
+        self.assert_causes(Cause.OTHER, *by_field, *(refused(400, text) for text in UNKNOWN_MODELS))
         self.assert_causes(Cause.OTHER, refused(404), refused(404, "There is no file x"))
 
     def test_any_other_refusal_is_the_answer(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from deepseek_cursor_proxy.errors import ProxyError, ProxyStopping, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.exchange.exchange import Exchange
-from deepseek_cursor_proxy.exchange.next_step import Output
+from deepseek_cursor_proxy.exchange.failover import Output
 from deepseek_cursor_proxy.observers.events import Finished, Restored, Sent
 from tests.support.scripted_upstreams import Case, play
 from tests.unit.exchange.fakes import ExchangeTestCase, FakeResponse
@@ -26,16 +26,16 @@ def refusal(status: int = 400, message: str = MISSING) -> UpstreamRefused:
     return UpstreamRefused(status, message, None, None)
 
 
-class TestPlan(ExchangeTestCase):
+class TestFailover(ExchangeTestCase):
     def open(self, *answers: FakeResponse | Exception, is_held: bool = False, **settings: Any) -> Exchange:
-        services, generation = self.services(*answers, **settings), self.generation(messages=HISTORY)
-        exchange = Exchange.open(self.context(services, is_held=is_held), generation, services)
+        services = self.services(*answers, **settings)
+        exchange = Exchange.open(self.request(services, messages=HISTORY, is_held=is_held), services)
         self.addCleanup(exchange.close)
         return exchange
 
     def after(self, exchange: Exchange, error: ProxyError, output: Output) -> Attempt:
         """What follows an answer that breaks."""
-        return exchange._plan.after(exchange._attempt, error, output, in_answer=True)
+        return exchange._failover.after(exchange._attempt, error, output, in_answer=True)
 
     def test_a_refusal_for_missing_reasoning_is_repaired_once_with_a_transcript(self) -> None:
         self.open(refusal(), FakeResponse())
@@ -87,7 +87,7 @@ class TestPlan(ExchangeTestCase):
         gc.disable()
         self.addCleanup(gc.enable)
         try:
-            exchange._plan.after(exchange._attempt, error, Output.CONTENT, in_answer=True)
+            exchange._failover.after(exchange._attempt, error, Output.CONTENT, in_answer=True)
         except UpstreamDropped:
             del error
         self.assertIsNone(freed())

@@ -1,17 +1,18 @@
-"""What a call is made of: CallContext, for whom it is made; GenerationRequest, what is asked; RequestReport, what is
-reported about it."""
+"""ClientRequest, one request of a caller with all that is known about it, and RequestReport, its events."""
 
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT as CLIENT_CHAT
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, TooManyAttempts
-from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.http1.messages import HttpRequest, Peer
 from deepseek_cursor_proxy.observers.events import (
     DIGEST_LENGTH,
     End,
@@ -22,10 +23,8 @@ from deepseek_cursor_proxy.observers.events import (
     Terminal,
     caller_digest,
 )
-from deepseek_cursor_proxy.upstream.call_limit import Slot
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.config.named_keys import NamedKey
     from deepseek_cursor_proxy.usage.limits import Admission
 
 
@@ -151,48 +150,57 @@ class RequestReport:
         self.end(Refused(self.facts(), route, End.of(error), self.seconds, is_logged_elsewhere))
 
 
-class CallContext(NamedTuple):
-    """For whom DeepSeek is called: the root of the caller's identities, the key to call with, the client to watch.
+# Until the endpoint has parsed the body.
+_NOT_PARSED = ChatRequest("", "", ())
 
-    The key is the caller's or, with `is_held`, the proxy's own, which no client may see.
+
+class ClientRequest(NamedTuple):
+    """A request of an admitted caller: who asks, what is asked, and how it is answered. Each step adds what it learns.
+
+    Three kinds of key may pay for it. The first two are `credential`, the third takes its place for one call:
+
+        the caller's own    it came with the request
+        a held key          the owner's: DEEPSEEK_API_KEY, or the variable of an `upstream_key_env`; then `is_held`
+        a leased key        the owner's: one of the `key_env` of a table [upstreams], see `Target.lease`
+
+    No client may see a key of the owner.
     """
 
+    http: HttpRequest
+    caller: Caller
+    report: RequestReport
+    # The root of the digests under which the caller's reasoning is stored.
     namespace: bytes
     credential: str
-    report: RequestReport
-    peer: Peer | None = None
     is_held: bool = False
-    # The slot of the first call, if it was acquired with those of other choices; each retry acquires its own.
-    slot: Slot | None = None
-    # Why this caller may not spend the keys of `key_env`; None if it may.
-    spend_refusal: ProxyError | None = None
+    # The client to watch; a background job has its own.
+    peer: Peer | None = None
     # Whether the session asks to convert calls in the model's own markup, whatever the upstream.
     reads_written_calls: bool = False
-    # The caller's table [keys.NAME], if it has one.
-    named: "NamedKey | None" = None
-    # What the last request of this chat left; saves time only.
+    # The decoded body, which must not be changed, and what the last request of this chat left.
+    body: Mapping[str, Any] = MappingProxyType({})
     memory: Chat = NO_CHAT
-
-    def __repr__(self) -> str:
-        """Without the key."""
-        return f"CallContext({self.namespace.hex()[:12]})"
-
-
-class GenerationRequest(NamedTuple):
-    """A client's request, parsed and as it came, and the API of DeepSeek to send it with."""
-
-    request: ChatRequest
-    body: Mapping[str, Any]
-    body_bytes: int
+    # The body, parsed, and the API of DeepSeek to send it with.
+    chat: ChatRequest = _NOT_PARSED
     upstream_api: UpstreamApi = CHAT
     # Whether the response cache may answer it. It is then streamed, whatever the client wants.
     uses_cache: bool = False
     # Whether the client wants that stream as one chat completion.
-    is_joined: bool = False
+    wants_completion: bool = False
     # Whether the client gets nothing before the end of the answer, though it is streamed to us.
     is_plain: bool = False
+    # Why this caller may not spend the keys of `key_env`; None if it may.
+    spend_refusal: ProxyError | None = None
 
-    def with_cache(self) -> "GenerationRequest":
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"ClientRequest({self.namespace.hex()[:12]})"
+
+    @property
+    def body_bytes(self) -> int:
+        return self.report.body_bytes
+
+    def with_cache(self) -> "ClientRequest":
         """The request as the cache needs it: plain and streamed ones are the same question to the upstream."""
-        is_joined = not self.request.stream and self.request.client_api == CLIENT_CHAT
-        return self._replace(request=self.request._replace(stream=True), uses_cache=True, is_joined=is_joined)
+        wants_completion = not self.chat.stream and self.chat.client_api == CLIENT_CHAT
+        return self._replace(chat=self.chat._replace(stream=True), uses_cache=True, wants_completion=wants_completion)

@@ -1,0 +1,483 @@
+"""Failover: the attempts of one generation, the first and those that follow failures.
+
+A failed call and a broken answer both go through `Failover.after`. It collects the facts, has the table of `next_step`
+decide, waits if the step has a pause, and returns the attempt to send: the same one, perhaps in another form, or one
+for another key or upstream. The first row that fits counts; nothing in the table sends, waits or changes anything.
+
+    failure                              if                                                     next
+    history refused, reasoning missing   no content forwarded; not sent as a transcript yet     TRANSCRIPT
+    any                                  a delta was forwarded; one upstream: a heartbeat       GIVE_UP
+    dropped, 429, 500, 502-504           only upstream; budget left                             RETRY
+    server tools refused                                                                        WITHOUT_TOOLS
+    `cause_of` gives None                or there is no other upstream                          GIVE_UP
+    429, 402, 401                        another key of its `key_env` is ready                  OTHER_KEY
+    any                                  an upstream was not asked yet                          OTHER_UPSTREAM
+    any                                  an asked upstream may recover; budget left             NEW_ROUND
+    any                                                                                         GIVE_UP
+
+A heartbeat ends retries at a single upstream, because the call has waited there for seconds and would wait again from
+the start; the next of several may answer at once.
+
+`cause_of` says what a failure means for the upstream, where there are several:
+
+    failure                                       cause           breaker              its key
+    cannot be reached, is no API                  UNREACHABLE     opens at once
+    silent                                        UNREACHABLE     opens after some
+    connection or answer broke, 5xx               BROKEN          opens after some
+    429                                           BUSY                                 rests for seconds
+    402, or 401 with a leased key                 UNPAID, KEY_REFUSED                  is set aside
+    400 or 404 for a model it does not know;      OTHER
+      any other 404; 403 with a leased key;
+      the proxy's own queue is full; the
+      history is refused even as a transcript
+    any other refusal                             None: the client gets it
+
+A failure affects other requests only if this request cannot have caused it. An error's text may quote the request, so
+the status, the code and whole sentences decide.
+
+Pauses grow exponentially, with jitter, until the seconds of the retry budget are used up: a busy DeepSeek or a broken
+connection recovers in seconds, but Cursor stops its agent at the first error. A timeout is not retried: it has cost
+minutes already. The second try on a new connection, after a pooled one turned out to be closed, does not count here
+(`upstream/client`).
+"""
+
+import random
+import time
+from collections.abc import Callable
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from deepseek_cursor_proxy.deepseek import rules
+from deepseek_cursor_proxy.deepseek.error_messages import explain, is_unknown_model, name_upstream
+from deepseek_cursor_proxy.errors import (
+    ConnectionTimeout,
+    ProxyError,
+    QueueFull,
+    UpstreamDropped,
+    UpstreamFailed,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from deepseek_cursor_proxy.exchange.attempt import Attempt
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.exchange.upstreams import ChatRoute, Target, find_targets
+from deepseek_cursor_proxy.net.wait import pause
+from deepseek_cursor_proxy.observers.events import Rerouted, UpstreamChanged
+from deepseek_cursor_proxy.reasoning.chats import ChatTracker
+from deepseek_cursor_proxy.reasoning.restore import FoundTurns
+from deepseek_cursor_proxy.redaction import redact_keys, safe_text
+
+# The errors of a call that are due to the upstream, the network or the call limit.
+CALL_ERRORS = (UpstreamRefused, UpstreamFailed, UpstreamTimeout, QueueFull)
+_TEMPORARY = frozenset({429, 500, 502, 503, 504})
+# Why a call was made again.
+RETRY_REASONS = ("dropped", *(f"http_{status}" for status in sorted(_TEMPORARY)))
+_REASONING_REFUSED = "reasoning_refused"
+
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 8.0
+# Clients that failed together should not retry together.
+_JITTER = (0.1, 0.3)
+# A key or account that its owner repairs is used again soon.
+_REFUSED_SECONDS = 600.0
+# For a busy account without Retry-After, and the longest Retry-After that counts: it may concern one model only.
+_BUSY_SECONDS = 5.0
+_LONGEST_BUSY_SECONDS = 60.0
+# For clients; without a number some give up at once.
+_RETRY_AFTER_SECONDS = 5
+
+
+class Output(IntEnum):
+    """What of an answer was forwarded; of a plain answer that is read as a stream, the client may have none of it."""
+
+    NOTHING = 0
+    HEARTBEATS = 1
+    # Deltas without text, reasoning or calls, e.g. only the role.
+    DELTAS = 2
+    CONTENT = 3
+
+
+class Next(Enum):
+    """The call that follows a failure."""
+
+    RETRY = "the same call, after a pause"
+    TRANSCRIPT = "with the turns in doubt as a transcript"
+    WITHOUT_TOOLS = "without the tools that DeepSeek runs itself"
+    OTHER_KEY = "with another key of the upstream's key_env"
+    OTHER_UPSTREAM = "to the next upstream"
+    NEW_ROUND = "after a pause, to the upstreams that may have recovered"
+    GIVE_UP = "none: the client gets the error"
+
+
+class Cause(Enum):
+    """Why another upstream is asked."""
+
+    UNREACHABLE = "unreachable"
+    BROKEN = "broken"
+    BUSY = "busy"
+    UNPAID = "unpaid"
+    KEY_REFUSED = "key refused"
+    # Says nothing about the upstream.
+    OTHER = "other"
+
+    @property
+    def is_of_key(self) -> bool:
+        """Whether a call with another key of the same upstream may succeed."""
+        return self in (Cause.BUSY, Cause.UNPAID, Cause.KEY_REFUSED)
+
+
+class Facts(NamedTuple):
+    """What decides, besides the error, when a call or its answer fails."""
+
+    output: Output = Output.NOTHING
+    # Whether the history was sent as a transcript to this upstream.
+    is_transcript: bool = False
+    # Whether the failure may be due to the tools that DeepSeek runs itself.
+    refuses_tools: bool = False
+    # Whether there is one upstream: the configuration has no tables [upstreams].
+    is_only: bool = True
+    # Whether the failure is temporary, and the retry budget allows the pause before a retry.
+    can_retry: bool = False
+    cause: Cause | None = None
+    has_other_key: bool = False
+    has_untried: bool = False
+    # Whether an upstream that failed may recover, and the retry budget allows the pause before it is asked again.
+    can_begin_again: bool = False
+
+
+def next_step(error: ProxyError, facts: Facts) -> Next:
+    if is_reasoning_refusal(error) and not facts.is_transcript and facts.output < Output.CONTENT:
+        return Next.TRANSCRIPT
+    if facts.output > (Output.NOTHING if facts.is_only else Output.HEARTBEATS):
+        return Next.GIVE_UP
+    if facts.can_retry and facts.is_only:
+        return Next.RETRY
+    if facts.refuses_tools:
+        return Next.WITHOUT_TOOLS
+    if facts.is_only or facts.cause is None:
+        return Next.GIVE_UP
+    if facts.has_other_key and facts.cause.is_of_key:
+        return Next.OTHER_KEY
+    if facts.has_untried:
+        return Next.OTHER_UPSTREAM
+    return Next.NEW_ROUND if facts.can_begin_again else Next.GIVE_UP
+
+
+def is_reasoning_refusal(error: ProxyError) -> bool:
+    """Whether the upstream refused the history because reasoning is missing; an error inside a 200 counts as a 400."""
+    status = error.status if isinstance(error, UpstreamRefused) else 400
+    return rules.is_reasoning_refusal(status, error.message)
+
+
+def cause_of(error: ProxyError, model: str, *, is_leased_key: bool) -> Cause | None:
+    """Why to ask another upstream after a call for `model` failed; None if the client gets the error."""
+    if isinstance(error, UpstreamTimeout):
+        return Cause.UNREACHABLE
+    if isinstance(error, UpstreamDropped):
+        return Cause.BROKEN
+    if isinstance(error, QueueFull) or error.code == _REASONING_REFUSED or is_reasoning_refusal(error):
+        return Cause.OTHER
+    if isinstance(error, UpstreamFailed):
+        return Cause.UNREACHABLE
+    if not isinstance(error, UpstreamRefused):
+        return None
+    if error.status >= 500:
+        return Cause.BROKEN
+    if is_unknown_model(error, model):
+        return Cause.OTHER
+    if error.status in (401, 403) and not is_leased_key:
+        return None
+    return _CAUSES.get(error.status)
+
+
+_CAUSES = {429: Cause.BUSY, 402: Cause.UNPAID, 401: Cause.KEY_REFUSED, 403: Cause.OTHER, 404: Cause.OTHER}
+
+
+def name_refusal(error: ProxyError) -> ProxyError:
+    """The error for the client: a reasoning refusal that is final gets its own code."""
+    if not is_reasoning_refusal(error):
+        return error
+    return UpstreamFailed(
+        "DeepSeek keeps refusing this history, even with the unproven turns as a transcript. Start a new chat.",
+        code=_REASONING_REFUSED,
+    )
+
+
+class TemporaryFailure(NamedTuple):
+    """A failure after which the same call may succeed in a moment."""
+
+    # One of RETRY_REASONS.
+    reason: str
+    # The seconds of the upstream's Retry-After.
+    retry_after: int
+
+
+def temporary_failure(error: ProxyError) -> TemporaryFailure | None:
+    """The error as a temporary failure; None if it is permanent."""
+    if isinstance(error, UpstreamDropped):
+        return TemporaryFailure("dropped", error.retry_after or 0)
+    if isinstance(error, UpstreamRefused) and error.status in _TEMPORARY:
+        return TemporaryFailure(f"http_{error.status}", error.retry_after or 0)
+    return None
+
+
+class Retries:
+    """The pauses of one request within its budget; `reasons` are those of its retries, each of RETRY_REASONS."""
+
+    def __init__(
+        self,
+        budget: float,
+        pause: Callable[[float], None],
+        *,
+        now: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self.reasons: list[str] = []
+        self._pause = pause
+        self._now = now
+        self._uniform = uniform
+        self._deadline = now() + budget
+
+    def pause_after(self, failure: TemporaryFailure | None) -> float | None:
+        """The seconds before the next call; None if the failure is permanent, or they would exceed the budget."""
+        if failure is None:
+            return None
+        seconds = _FIRST_PAUSE_SECONDS * 2 ** min(len(self.reasons), 16)
+        seconds = min(seconds, _LONGEST_PAUSE_SECONDS) * (1 - self._uniform(*_JITTER))
+        # When DeepSeek asks for a longer wait than the budget, the client gets the error at once and can decide.
+        seconds = max(seconds, failure.retry_after)
+        return seconds if self._now() + seconds <= self._deadline else None
+
+    def wait(self, seconds: float | None, failure: TemporaryFailure | None) -> None:
+        """Wait, then count the retry that follows."""
+        assert seconds is not None
+        assert failure is not None
+        self._pause(seconds)
+        self.reasons.append(failure.reason)
+
+
+class Failover:
+    """The upstreams and keys that one request may be sent to. Used by the thread that runs it; must be ended."""
+
+    def __init__(self, request: ClientRequest, found: FoundTurns, tracker: ChatTracker, services: Services) -> None:
+        """Raises a ProxyError if no upstream can serve the request."""
+        self._request = request
+        self._found = found
+        self._tracker = tracker
+        self._services = services
+        targets, self._chat = find_targets(request, services.upstreams)
+        self._route = services.upstreams.route(self._chat.digest) if self._chat is not None else None
+        self.retries = Retries(services.config.retry_budget, lambda seconds: pause(seconds, request.peer))
+        self._untried = [target for target in targets if target.upstream.has_keys]
+        # The upstreams that may succeed after a pause, each with its failure.
+        self._waiting: list[tuple[Target, TemporaryFailure]] = []
+        # Why each upstream failed, by its name; the last failure comes last.
+        self._failures: dict[str, str] = {}
+        # Names of the upstreams this request moved away from.
+        self.rerouted: list[str] = []
+        self._use(self._untried.pop(0) if self._untried else targets[0])
+
+    @property
+    def _is_only(self) -> bool:
+        """Whether there is one upstream, that of the settings."""
+        return self._chat is None
+
+    def first(self) -> Attempt:
+        return Attempt(self._request, self._found, self._tracker, self._target, self._services)
+
+    def check_key(self) -> None:
+        """Raise UpstreamFailed if there is no key for any upstream."""
+        if self._target.lease is None and self._target.upstream.keys is not None:
+            raise _no_key(self._target)
+
+    def after(
+        self, attempt: Attempt, error: ProxyError, output: Output = Output.NOTHING, *, in_answer: bool = False
+    ) -> Attempt:
+        """Wait if needed, then return the next attempt; raises the final error if none follows.
+
+        Also raises MissingReasoning if the setting `missing_reasoning_strategy` rejects transcripts. `in_answer`: the
+        upstream accepted the call, and the error came in the answer; `output` is what of the answer was forwarded.
+        """
+        # First, so that others can have the slot while this request pauses.
+        attempt.close()
+        if in_answer:
+            name_upstream(error, self._target.upstream.name)
+        failure, cause = temporary_failure(error), self._cause_of(error)
+        retry_pause = self.retries.pause_after(failure)
+        # The upstreams of the next round, which begins when the first of them may have recovered.
+        waiting = [*self._waiting, *([(self._target, failure)] if failure is not None else [])]
+        soonest = min([failure for _, failure in waiting], key=lambda failure: failure.retry_after, default=None)
+        round_pause = self.retries.pause_after(soonest)
+        facts = Facts(
+            output=output,
+            is_transcript=attempt.is_transcript,
+            # In an answer of one of several upstreams, the next one is asked instead.
+            refuses_tools=attempt.refuses_tools(error, in_answer=in_answer) and (self._is_only or not in_answer),
+            is_only=self._is_only,
+            can_retry=retry_pause is not None,
+            cause=cause,
+            has_other_key=self._has_other_key,
+            has_untried=bool(self._untried),
+            can_begin_again=round_pause is not None,
+        )
+        step = next_step(error, facts)
+        if step is Next.RETRY:
+            self.retries.wait(retry_pause, failure)
+            attempt.retries += 1
+            return attempt
+        if step is Next.TRANSCRIPT:
+            attempt.use_transcript()
+            return attempt
+        if step is Next.WITHOUT_TOOLS:
+            attempt.leave_out_tools()
+            return attempt
+        self._release_key()
+        self._record_failure(attempt, error, cause)
+        if step is Next.GIVE_UP:
+            try:
+                raise self._final_error(attempt, error, output) from None
+            finally:
+                # The traceback holds this frame: with the error in it, only the collector would free the error and the
+                # megabytes of a broken answer.
+                del error
+        if step is Next.OTHER_KEY:
+            self._untried.insert(0, self._target)
+        elif step is Next.OTHER_UPSTREAM:
+            self._waiting = waiting
+        else:
+            self.retries.wait(round_pause, soonest)
+            self._untried, self._waiting = [target for target, _ in waiting], []
+        self._use(self._untried.pop(0))
+        return self._attempt_after(attempt)
+
+    def _attempt_after(self, failed: Attempt) -> Attempt:
+        """An attempt with the key or upstream that is used now."""
+        attempt, before = self.first(), failed.upstream.name
+        attempt.follow(failed)
+        attempt.retries = len(self.retries.reasons)
+        if (name := attempt.upstream.name) != before:
+            self.rerouted.append(before)
+            report = self._request.report
+            report.emit(Rerouted(report.number, before, self._failures[before], name))
+        return attempt
+
+    def record_acceptance(self) -> None:
+        """Record that the current upstream accepted the call: the chat stays there."""
+        if self._chat is None:
+            return
+        self._is_accepted = True
+        upstream, model, lease = self._target
+        if lease is not None and upstream.keys is not None:
+            upstream.keys.record_acceptance(lease.key, self._chat.kind(model))
+        if upstream.breaker is not None and upstream.breaker.record_acceptance():
+            self._services.observers.emit(UpstreamChanged(upstream.name, is_ready=True))
+        route = ChatRoute(upstream.name, lease.key.digest if lease is not None else None)
+        self._services.upstreams.record_route(self._chat.digest, route)
+
+    def end(self, *, was_complete: bool) -> None:
+        """Release the key when the request is over."""
+        self._release_key()
+        if was_complete and self._target.upstream.breaker is not None:
+            self._target.upstream.breaker.record_success()
+
+    def _use(self, target: Target) -> None:
+        """Use this upstream from now on, with a key of its `key_env` if it has one, else with the request's key."""
+        upstream, lease = target.upstream, None
+        if upstream.keys is not None and not upstream.keys.is_empty and self._chat is not None:
+            is_own = self._route is not None and self._route.upstream == upstream.name
+            digest = self._route.key_digest if self._route is not None and is_own else None
+            lease = upstream.keys.take(self._chat.kind(target.model), digest)
+        if upstream.breaker is not None and upstream.has_keys:
+            upstream.breaker.begin_call()
+        self._target = target._replace(lease=lease)
+        # Whether the upstream has accepted the call.
+        self._is_accepted = False
+
+    def _release_key(self) -> None:
+        if self._target.lease is not None:
+            self._target.lease.release()
+
+    def _cause_of(self, error: ProxyError) -> Cause | None:
+        return cause_of(error, self._target.model, is_leased_key=self._target.lease is not None)
+
+    @property
+    def _has_other_key(self) -> bool:
+        """Whether the current upstream is ready, and so is another key of its `key_env`."""
+        upstream, model, lease = self._target
+        if lease is None or self._chat is None or upstream.keys is None or upstream.breaker is None:
+            return False
+        return upstream.breaker.is_ready and upstream.keys.is_ready_for(self._chat.kind(model), besides=lease.key)
+
+    def _record_failure(self, attempt: Attempt, error: ProxyError, cause: Cause | None) -> None:
+        """Record what a failure says about the current upstream or its key."""
+        if cause is None or self._chat is None:
+            return
+        upstream, model, lease = self._target
+        assert upstream.breaker is not None
+        self._failures.pop(upstream.name, None)
+        self._failures[upstream.name] = reason = _short_reason(error, attempt.credential)
+        change = UpstreamChanged(upstream.name, False, reason)
+        if cause in (Cause.UNREACHABLE, Cause.BROKEN):
+            # A missing or unreadable answer may be due to what was asked.
+            is_sure = cause is Cause.UNREACHABLE and isinstance(error, (ConnectionTimeout, UpstreamFailed))
+            if upstream.breaker.record_failure(self._chat.digest, is_sure=is_sure and not self._is_accepted):
+                self._services.observers.emit(change._replace(seconds=upstream.breaker.seconds_left))
+        elif lease is None or upstream.keys is None:
+            return
+        elif cause is Cause.BUSY:
+            # Too short to report.
+            seconds = min(float(error.retry_after or _BUSY_SECONDS), _LONGEST_BUSY_SECONDS)
+            upstream.keys.record_busy(lease.key, seconds)
+        elif cause.is_of_key and upstream.keys.record_refusal(lease.key, self._chat.kind(model), _REFUSED_SECONDS):
+            change = change._replace(seconds=_REFUSED_SECONDS, key=lease.key.digest, model=model)
+            self._services.observers.emit(change)
+
+    def _final_error(self, attempt: Attempt, error: ProxyError, output: Output) -> ProxyError:
+        """The error that the client gets."""
+        error = name_refusal(error)
+        if isinstance(error, UpstreamRefused):
+            if error.status == 401 and self._request.is_held and self._target.lease is None:
+                # A 401 would make users check their own key.
+                error = UpstreamFailed(
+                    "DeepSeek does not accept the key of this proxy. The owner must set a valid DEEPSEEK_API_KEY, or "
+                    "the variable that upstream_key_env names, and restart the proxy.",
+                    code="held_key_refused",
+                )
+            else:
+                error = explain(error, len(attempt.request.tools), self._target.upstream.name)
+        return self._with_failures(error) if output <= Output.HEARTBEATS else error
+
+    def _with_failures(self, error: ProxyError) -> ProxyError:
+        """The last error with the upstreams asked before; never one that blames the client's key."""
+        failures = [f"{name} ({reason})" for name, reason in self._failures.items()]
+        cause = self._cause_of(error)
+        if cause is None or self._is_only:
+            return error
+        if len(failures) > 1 and cause not in (Cause.UNREACHABLE, Cause.BROKEN, Cause.BUSY):
+            message = f"No upstream can answer: {', '.join(failures)}. Try again in a moment."
+            return UpstreamFailed(message, retry_after=_RETRY_AFTER_SECONDS)
+        if cause is Cause.KEY_REFUSED:
+            return _no_key(self._target)
+        if len(failures) > 1:
+            error.add(f"Asked before: {', '.join(failures[:-1])}.")
+        return error
+
+
+def _no_key(target: Target) -> UpstreamFailed:
+    table = target.upstream.table
+    variables = " and ".join(table.key_env) if table is not None else ""
+    return UpstreamFailed(
+        f"The upstream {target.upstream.name} has no key that it accepts. The owner must set a valid key in "
+        f"{variables or 'its key_env'} and restart the proxy.",
+        code="held_key_refused",
+    )
+
+
+def _short_reason(error: ProxyError, credential: str) -> str:
+    error = name_refusal(error)
+    if isinstance(error, UpstreamRefused):
+        return f"answered {error.status}"
+    # The upstream's text may quote the key it was called with.
+    text = error.message.replace(credential, "***") if credential else error.message
+    return safe_text(redact_keys(text).partition(". ")[0].rstrip("."), 120)

@@ -1,0 +1,21 @@
+"""Requests of a caller for tests that open an exchange without an endpoint."""
+
+from typing import Any
+
+from deepseek_cursor_proxy.access import Caller
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.access_keys import AccessKey
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RequestReport
+from deepseek_cursor_proxy.http1.messages import HttpRequest
+from deepseek_cursor_proxy.protocols.request.parse import parse
+
+ME = b"m" * 32
+KEY = "sk-0123456789"
+
+
+def client_request(
+    report: RequestReport, body: dict[str, Any], config: ProxyConfig, credential: str = KEY, **fields: Any
+) -> ClientRequest:
+    caller = Caller(credential, AccessKey.of(credential), "127.0.0.1")
+    http = HttpRequest("POST", "/v1/chat/completions")
+    return ClientRequest(http, caller, report, ME, credential, body=body, chat=parse(body, config), **fields)
