@@ -283,9 +283,13 @@ def _add_texts(found: dict[bytes, list[str]], rows: Sequence[tuple[bytes, bytes]
 
 
 def _entries_beyond(known: dict[bytes, list[str]], other: dict[bytes, list[str]]) -> list[ReasoningEntry]:
-    """The reasonings under the keys that the other does not know, the oldest first."""
-    keys_of: dict[str, list[bytes]] = {}
-    for key in known.keys() - other.keys():
-        for text in known[key]:
-            keys_of.setdefault(text, []).append(key)
-    return [ReasoningEntry(tuple(keys), _encode(text)) for text, keys in keys_of.items()]
+    """The reasonings under the keys that the other does not know, in their order under each key."""
+    texts_of = [(key, texts) for key, texts in known.items() if key not in other]
+    entries = []
+    for place in range(max((len(texts) for _, texts in texts_of), default=0)):
+        keys_of: dict[str, list[bytes]] = {}
+        for key, texts in texts_of:
+            if place < len(texts):
+                keys_of.setdefault(texts[place], []).append(key)
+        entries += [ReasoningEntry(tuple(keys), _encode(text)) for text, keys in keys_of.items()]
+    return entries

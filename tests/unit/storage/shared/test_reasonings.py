@@ -101,6 +101,16 @@ class TestSharedReasonings(EngineTestCase):
         for each in (one, two):
             self.assertEqual({1: ["oldest", "old"]}, each.find(1))
 
+    def test_an_engine_that_lost_everything_gets_the_texts_of_each_key_in_their_order(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        for text, numbers in (("a", (1, 2)), ("b", (1, 3, 4)), ("c", (2, 3, 1)), ("d", (4, 3))):
+            one.record(text, *numbers)
+        before = one.find(1, 2, 3, 4)
+        self.engine.run(b"FLUSHALL")
+        one.find(1, 2, 3, 4)
+        self.assertEqual(before, two.find(1, 2, 3, 4))
+        self.assertEqual({1: ["a", "b", "c"], 2: ["a", "c"], 3: ["b", "c", "d"], 4: ["b", "d"]}, before)
+
     def test_an_engine_that_lost_everything_gets_it_back_by_use(self) -> None:
         one, two = self.instance("one"), self.instance("two")
         one.record("kept", 1)
