@@ -73,7 +73,7 @@ def read_or_create(path: Path, new: Callable[[], bytes], is_valid: Callable[[byt
         # On a file system without locks, two processes that start at once may use different contents until the next
         # start. Closing the file releases the lock.
         with contextlib.suppress(OSError):
-            _lock(file, may_wait=True)
+            _lock(file)
         # Another process may have written it before we got the lock.
         found = file.readall()
         if not is_valid(found):
@@ -85,31 +85,21 @@ def read_or_create(path: Path, new: Callable[[], bytes], is_valid: Callable[[byt
     return found
 
 
-def try_lock(file: FileIO) -> bool:
-    """Lock a file for this process until it is closed; False if another has locked it."""
-    try:
-        _lock(file, may_wait=False)
-    except OSError:
-        return False
-    return True
-
-
-def _lock(file: FileIO, *, may_wait: bool) -> None:
+def _lock(file: FileIO) -> None:
     """Hold an exclusive lock on the file until it is closed; the system releases it if the process dies."""
     if sys.platform == "win32":
         import msvcrt
 
-        position = file.tell()
         file.seek(_FAR_BYTE)
         try:
             # LK_LOCK tries for ten seconds.
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if may_wait else msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
         finally:
-            file.seek(position)
+            file.seek(0)
     else:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX if may_wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _create_exclusive(path: Path) -> int:
