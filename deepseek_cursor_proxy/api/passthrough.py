@@ -80,7 +80,7 @@ def relay(
     # None for a request that wants no stream.
     stream_ends = request.api.stream if request.body.get("stream") is True else None
     try:
-        (slot,) = services.upstream.call_limits.of(setting).acquire(peer=request.peer)
+        slot = services.upstream.call_limits.of(setting).acquire(request.peer)
         response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
         # The key is the owner's: the client must not read it in the response.
         response.hide(credential)

@@ -224,8 +224,7 @@ class Attempt:
         limit = self._services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
         started = time.monotonic()
         try:
-            (slot,) = limit.acquire(peer=self._client.peer)
-            return slot
+            return limit.acquire(self._client.peer)
         finally:
             self.queue_seconds = (self.queue_seconds or 0.0) + time.monotonic() - started
 

@@ -57,19 +57,16 @@ class CallLimit:
     def is_full(self) -> bool:
         """Whether a call would have to wait."""
         with self._lock:
-            return bool(self._queue) or not self._fits(1)
+            return bool(self._queue) or self.running_calls >= self._limit
 
-    def acquire(self, calls: int = 1, peer: Peer | None = None) -> tuple[Slot, ...]:
-        """Wait for all slots at once, so that no two calls wait for each other; QueueFull if that takes too long.
-
-        Raises as `net.wait.pause` when the peer leaves.
-        """
+    def acquire(self, peer: Peer | None = None) -> Slot:
+        """Wait for a slot; QueueFull if that takes too long. Raises as `net.wait.pause` when the peer leaves."""
         with self._lock:
-            is_granted = not self._queue and self._fits(calls)
-            self.running_calls += calls if is_granted else 0
+            is_granted = not self._queue and self.running_calls < self._limit
+            self.running_calls += is_granted
         if not is_granted:
-            self._wait(calls, peer)
-        return tuple([Slot(self) for _ in range(calls)])
+            self._wait(peer)
+        return Slot(self)
 
     def release(self, slot: Slot) -> None:
         with self._lock:
@@ -77,9 +74,9 @@ class CallLimit:
             slot.is_released = True
             self._grant_slots()
 
-    def _wait(self, calls: int, peer: Peer | None) -> None:
+    def _wait(self, peer: Peer | None) -> None:
         try:
-            waiter = _Waiter(calls)
+            waiter = _Waiter()
         except OSError:
             raise self._queue_full() from None
         with contextlib.closing(waiter.wakeup):
@@ -98,21 +95,17 @@ class CallLimit:
     def _give_up(self, waiter: "_Waiter") -> None:
         with self._lock:
             if waiter.is_granted:
-                self.running_calls -= waiter.calls
+                self.running_calls -= 1
             else:
                 self._queue.remove(waiter)
             self._grant_slots()
 
     def _grant_slots(self) -> None:
-        while self._queue and self._fits(self._queue[0].calls):
+        while self._queue and self.running_calls < self._limit:
             waiter = self._queue.popleft()
-            self.running_calls += waiter.calls
+            self.running_calls += 1
             waiter.is_granted = True
             waiter.wakeup.set()
-
-    def _fits(self, calls: int) -> bool:
-        # A request for more slots than the limit gets them when no other call runs.
-        return self.running_calls + calls <= self._limit or self.running_calls == 0
 
     def _queue_full(self) -> QueueFull:
         return QueueFull(
@@ -149,9 +142,8 @@ class CallLimits:
 
 
 class _Waiter:
-    """A queued call. Its wake-up is set when it has its slots."""
+    """A queued call. Its wake-up is set when it has its slot."""
 
-    def __init__(self, calls: int) -> None:
-        self.calls = calls
+    def __init__(self) -> None:
         self.is_granted = False
         self.wakeup = Wakeup()

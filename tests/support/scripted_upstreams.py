@@ -200,10 +200,10 @@ class _Limits:
     def is_full(self) -> bool:
         return False
 
-    def acquire(self, calls: int = 1, peer: object = None) -> tuple[Slot, ...]:
+    def acquire(self, peer: object = None) -> Slot:
         if self._world.faults[:1] == ["queue full"]:
             raise FAULTS[self._world.faults.pop(0)]()
-        return self._limits.of(MODEL).acquire(calls)
+        return self._limits.of(MODEL).acquire()
 
 
 class World:

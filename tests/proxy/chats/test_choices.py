@@ -5,11 +5,13 @@ import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
+from tests.support.threads import run_at_once
 
 BODY = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, "n": 3}
 
@@ -56,6 +58,12 @@ class TestChoices(SocketTestCase):
         self.assertEqual([not chunk["choices"] for chunk in chunks], [bool(chunk["usage"]) for chunk in chunks])
         prompt = usages[0]["prompt_tokens"]
         self.assertEqual((1, 0), (len(usages), prompt % 3))
+
+    def test_choices_beyond_the_limit_of_calls_are_made_in_turn_and_do_not_wait_for_each_other(self) -> None:
+        proxy, replies = self.proxy(max_upstream_calls=2), list[Any]()
+        data = request_bytes(BODY)
+        run_at_once(lambda _: replies.append(self.round_trip(proxy, data)), range(4))
+        self.assertEqual([(200, 3)] * 4, [(reply.status, len(reply.value["choices"])) for reply in replies])
 
     def test_a_choice_that_fails_before_the_first_byte_fails_the_request(self) -> None:
         self.fake.answer(Failure(402, "Insufficient Balance"), Failure(402, "Insufficient Balance"))

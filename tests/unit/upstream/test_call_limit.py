@@ -3,7 +3,6 @@
 import socket
 import threading
 import unittest
-from collections.abc import Iterable
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -23,15 +22,10 @@ def await_queue(limit: CallLimit, count: int) -> None:
     wait_until(lambda: len(limit._queue) == count)
 
 
-def release(slots: Iterable[Slot]) -> None:
-    for slot in slots:
-        slot.release()
-
-
 class TestCallLimit(unittest.TestCase):
     def test_as_many_calls_run_as_there_are_slots(self) -> None:
         limit = CallLimit(2, 0.01)
-        (first,), (second,) = limit.acquire(), limit.acquire()
+        first, second = limit.acquire(), limit.acquire()
         with self.assertRaises(QueueFull) as caught:
             limit.acquire()
         self.assertEqual((429, 2), (caught.exception.status, caught.exception.retry_after))
@@ -43,34 +37,17 @@ class TestCallLimit(unittest.TestCase):
 
     def test_a_slot_released_twice_frees_one_slot(self) -> None:
         limit = CallLimit(2, 0.01)
-        (first,), (second,) = limit.acquire(), limit.acquire()
+        first, second = limit.acquire(), limit.acquire()
         for _ in range(3):
             first.release()
         self.assertEqual(1, limit.running_calls)
         second.release()
         self.assertEqual(0, limit.running_calls)
 
-    def test_several_slots_come_together_or_not_at_all(self) -> None:
-        limit = CallLimit(4, 0.01)
-        slots = limit.acquire(3)
-        with self.assertRaises(QueueFull):
-            limit.acquire(2)
-        self.assertEqual(3, limit.running_calls)
-        release(slots)
-        self.assertEqual(4, len(limit.acquire(4)))
-
-    def test_more_slots_than_the_limit_come_when_no_other_call_runs(self) -> None:
-        limit = CallLimit(1, 0.01)
-        slots = limit.acquire(8)
-        with self.assertRaises(QueueFull):
-            limit.acquire()
-        release(slots)
-        self.assertEqual(0, limit.running_calls)
-
     def test_the_queue_for_slots_is_bounded(self) -> None:
         limit = CallLimit(1, PATIENCE)
-        (slot,) = limit.acquire()
-        queued_calls = in_background(self, lambda: release(limit.acquire()))
+        slot = limit.acquire()
+        queued_calls = in_background(self, lambda: limit.acquire().release())
         await_queue(limit, 1)
         with mock.patch.object(call_limit, "_MOST_WAITING", 1), self.assertRaises(QueueFull):
             limit.acquire()
@@ -87,31 +64,22 @@ class TestCallLimit(unittest.TestCase):
 
     def test_slots_go_to_callers_in_the_order_they_came(self) -> None:
         limit = CallLimit(1, PATIENCE)
-        (slot,) = limit.acquire()
-        self.assert_served_in_order(limit, slot, [1] * 20)
-
-    def test_no_caller_overtakes_one_that_waits_for_several_slots(self) -> None:
-        limit = CallLimit(2, PATIENCE)
-        (slot,) = limit.acquire()
-        self.assert_served_in_order(limit, slot, [2, 1])
-
-    def assert_served_in_order(self, limit: CallLimit, slot: Slot, counts: list[int]) -> None:
-        """Queue a caller for each number of slots behind the caller that holds this slot."""
+        slot = limit.acquire()
         order: list[int] = []
 
         def call(number: int) -> None:
-            slots = limit.acquire(counts[number])
+            mine = limit.acquire()
             order.append(number)
-            release(slots)
+            mine.release()
 
         threads = []
-        for number in range(len(counts)):
+        for number in range(20):
             threads.append(in_background(self, call, number))
             await_queue(limit, number + 1)
         slot.release()
         for thread in threads:
             thread.join()
-        self.assertEqual(list(range(len(counts))), order)
+        self.assertEqual(list(range(20)), order)
         self.assertEqual((0, 0), (limit.running_calls, len(limit._queue)))
 
     def test_a_client_that_leaves_frees_its_place_in_the_queue(self) -> None:
@@ -121,13 +89,13 @@ class TestCallLimit(unittest.TestCase):
 
     def leave_the_queue(self) -> None:
         limit = CallLimit(1, PATIENCE)
-        (slot,) = limit.acquire()
+        slot = limit.acquire()
         ours, theirs = socket_pair(self)
         outcomes: list[object] = []
 
         def leave() -> None:
             try:
-                limit.acquire(peer=Client(ours))
+                limit.acquire(Client(ours))
             except ClientGone:
                 outcomes.append("gone")
 
@@ -145,7 +113,7 @@ class TestCallLimit(unittest.TestCase):
 
     def test_a_slot_granted_while_the_client_leaves_is_not_lost(self) -> None:
         limit = CallLimit(1, PATIENCE)
-        (slot,) = limit.acquire()
+        slot = limit.acquire()
 
         def leave_when_granted(*_: object) -> bool:
             slot.release()
@@ -168,7 +136,7 @@ class TestCallLimit(unittest.TestCase):
             with peer, theirs:
                 for _ in range(5):
                     try:
-                        (mine,) = limit.acquire(peer=Client(peer))
+                        mine = limit.acquire(Client(peer))
                     except ClientGone:
                         return
                     with lock:
