@@ -15,8 +15,9 @@ from deepseek_cursor_proxy.api import clients
 from deepseek_cursor_proxy.cli import main, service
 from deepseek_cursor_proxy.cli.service import Launch
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, SECRET_VARIABLE
-from deepseek_cursor_proxy.config.loaded_config import SETTINGS, settings_table
+from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE_LINE
+from tests.support.settings_table import settings_table
 from tests.test_architecture import DIRECTIONS
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +27,7 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for
 README, OPERATIONS = PAGES["README.md"], PAGES[".github/docs/operations.md"]
 ALL = "\n".join(PAGES.values())
 
-PRINT_SETTINGS = 'python -c "from deepseek_cursor_proxy.config import loaded_config as it; print(it.settings_table())"'
+PRINT_SETTINGS = "python -m tests.support.settings_table"
 
 # Flags that are no settings.
 OTHER_FLAGS = {"--config", "--clear-reasoning-cache", "--new", "--version", "--help"}

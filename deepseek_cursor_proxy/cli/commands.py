@@ -11,6 +11,7 @@ from typing import Any
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.cli.parser import Command, program_name
 from deepseek_cursor_proxy.cli.settings_flags import add_config, add_settings, config_path, load
+from deepseek_cursor_proxy.config.declaration import SettingsTable
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.values import expand_home
 
@@ -30,7 +31,9 @@ def _config_show(options: dict[str, Any]) -> None:
     loaded = load(options)
     width = max(len(setting.key) for setting in SETTINGS)
     for setting in DECLARATIONS:
-        print(f"{setting.key:<{width}} = {loaded.shown_value(setting):<42} # {loaded.origins[setting.field]}")
+        origin = loaded.origins[setting.field]
+        if origin != "default" or isinstance(setting, SettingsTable) or not setting.is_alias:
+            print(f"{setting.key:<{width}} = {loaded.shown_value(setting):<42} # {origin}")
 
 
 def _config_show_path(options: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.errors import StartupError
@@ -23,28 +23,8 @@ SECRET_VARIABLE = "DEEPSEEK_CURSOR_PROXY_SECRET"
 _BOOL_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-class SettingOptions(TypedDict, total=False):
-    # Its name in file, flag and environment, if it differs from the field.
-    key: str
-    choices: tuple[str, ...]
-    at_least: float
-    at_most: float
-    # Parses one entry of a list, whose entries are separated by commas.
-    item: "EntryParser"
-    # Checks a value of the right kind, choices included, and returns the value to use.
-    check: "EntryParser"
-    # Its choices `on` and `off` may also be written as true, false and a flag without a value.
-    switch: bool
-    # It may have a password in it.
-    secret: bool
-    # A reload of the configuration does not change it.
-    needs_restart: bool
-    # Heading in `--help` of this setting and those that follow, up to the next heading.
-    group: str
-
-
-def setting(default: Any, help: str, **options: Unpack[SettingOptions]) -> Any:
-    """Declare one setting."""
+def setting(default: Any, help: str, **options: Any) -> Any:
+    """Declare one setting; the options are those of Setting."""
     return field(default=default, metadata={"help": help, **options})
 
 
@@ -55,6 +35,7 @@ def constant(value: Any) -> Any:
 
 class Setting(NamedTuple):
     field: str
+    # Its name in file, flag and environment.
     key: str
     kind: type
     default: Any
@@ -62,11 +43,19 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
     at_least: float | None = None
     at_most: float | None = None
+    # Parses one entry of a list, whose entries are separated by commas.
     item: "EntryParser | None" = None
+    # Checks a value of the right kind, choices included, and returns the value to use.
     check: "EntryParser | None" = None
+    # Its choices `on` and `off` may also be written as true, false and a flag without a value.
     switch: bool = False
+    # It may have a password in it.
     secret: bool = False
+    # A reload of the configuration does not change it.
     needs_restart: bool = False
+    # It is another name for a value of another setting, and shown only where it is used.
+    is_alias: bool = False
+    # Heading in `--help` of this setting and those that follow, up to the next heading.
     group: str = ""
 
     @property
@@ -188,9 +177,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 EntryParser = Callable[[str, Any, str], Any]
 
 
-def table(help: str, entry: EntryParser, *example: str) -> Any:
+def table(help: str, entry: EntryParser, example: str) -> Any:
     """Declare a table; `entry` parses the value of one of its names, `example` is TOML."""
-    metadata = {"help": help, "entry": entry, "example": example}
+    metadata = {"help": help, "entry": entry, "example": tuple(example.split("\n"))}
     # A mapping has no hash.
     return field(default_factory=dict, hash=False, metadata=metadata)
 

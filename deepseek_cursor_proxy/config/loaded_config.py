@@ -3,14 +3,13 @@
 Values come from defaults, the file, the environment and flags; later ones win. Tables of keys also come from the files
 of keys.d beside the file (`access-key --new NAME` writes them), where each name may be in one place only. An unknown
 key or a bad value is a StartupError of one line that names its origin; nothing is silently replaced. What depends on
-more than one setting is checked here. This module also writes the commented configuration file of the first run and the
-settings table of the documentation. The settings themselves are in `settings`.
+more than one setting is checked here. This module also has the commented configuration file of the first run. The
+settings themselves are in `settings`.
 """
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -197,7 +196,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise StartupError(f"config: {safe_text(path)} is not valid TOML: {safe_text(error)}") from None
 
 
-# For people: the file written on the first run, and the table in .github/docs/settings.md.
+# The file that is written on the first run …
 
 
 def template() -> str:
@@ -217,23 +216,3 @@ def _lines(declared: Setting | SettingsTable) -> list[str]:
         return [declared.help, *declared.example]
     choices = f" ({', '.join(declared.choices)})" if declared.choices else ""
     return [declared.help + choices, f"{declared.key} = {to_toml(declared.default)}"]
-
-
-def settings_table() -> str:
-    """The settings as a Markdown table, with a heading row before each group."""
-    rows = ["| flag and key | default | meaning |", "|---|---|---|"]
-    for name, settings in groupby(
-        DECLARATIONS, lambda declared: "" if isinstance(declared, SettingsTable) else declared.group
-    ):
-        rows += [f"| **{name or 'tables of the file'}** | | |", *map(_row, settings)]
-    return "\n".join(rows)
-
-
-def _row(declared: Setting | SettingsTable) -> str:
-    if isinstance(declared, SettingsTable):
-        return f"| `[{declared.key}]` | `{{}}` | {declared.help} |"
-    choices = f" ({', '.join(f'`{choice}`' for choice in declared.choices)})" if declared.choices else ""
-    flag = declared.flag.replace("--", "--[no-]") if declared.can_be_negated else declared.flag
-    restart = "; needs a restart" if declared.needs_restart else ""
-    text = declared.help.replace("<", "&lt;")
-    return f"| `{flag}` · `{declared.key}` | `{to_toml(declared.default)}` | {text}{choices}{restart} |"

@@ -58,16 +58,17 @@ def _key_group(key: str, value: Any, origin: str) -> "KeyGroup":
     return key_group(key, value, origin)
 
 
+_AUTO, _CACHE, _STRATEGIES = ("auto", "on", "off"), ("off", "ask", "on"), ("recover", "placeholder", "reject")
+_STORE = "stored reasoning and responses"
+
+
 # Each method that dataclass writes for so many fields costs every start a third of a millisecond.
 @dataclass(frozen=True, eq=False, repr=False, match_args=False)
 class ProxyConfig:
     """The settings of one proxy. Comments give the reason for a default."""
 
     host: str = setting(
-        "127.0.0.1",
-        "address to listen on; anything but loopback opens the proxy to your network",
-        needs_restart=True,
-        group="address",
+        "127.0.0.1", "address to listen on; not loopback: open to your network", needs_restart=True, group="address"
     )
     port: int = setting(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535, needs_restart=True)
     upstream_base_url: str = setting(
@@ -75,74 +76,58 @@ class ProxyConfig:
     )
     # `host` alone is the address that the proxy listens on.
     upstream_host: str = setting(
-        "auto", "API dialect of base_url; auto: by its host name, else by its answers", choices=HOSTS
+        "auto", "API dialect of base_url; auto: by its name, else by its answers", choices=HOSTS
     )
     upstream_model: str = setting(
-        "deepseek-v4-pro", "model for requests that name one DeepSeek does not know", key="model"
+        "deepseek-v4-pro", "default model, also for names DeepSeek does not know", key="model"
     )
-    subagent_model: str | None = setting(
-        None,
-        "model for sub-agents and small background requests that Claude Code and Codex mark, whatever they ask for",
-    )
+    subagent_model: str | None = setting(None, "model for sub-agents and small requests of Claude Code and Codex")
     thinking: str = setting(
         "enabled",
-        "whether the model thinks before it answers",
+        "default: think before answering or not",
         choices=("enabled", "disabled"),
         group="reasoning and history",
     )
     reasoning_effort: str = setting(
-        "high",
-        "how much it thinks when a request does not say",
-        choices=("minimal", "low", "medium", "high", "xhigh", "max", "ultra"),
+        "high", "default reasoning effort", choices=("minimal", "low", "medium", "high", "xhigh", "max", "ultra")
     )
     display_reasoning: str | bool = setting(
-        "auto",
-        "show the thinking inside the answer; auto: not to clients that act on text or show reasoning elsewhere",
-        choices=("auto", "on", "off"),
-        switch=True,
+        "auto", "show thinking in the answer; auto: only where text alone is shown", choices=_AUTO, switch=True
     )
     collapsible_reasoning: bool = setting(True, "show it as a collapsible <details> block; off: as <think> text")
     missing_reasoning_strategy: str = setting(
-        "recover",
-        "when the reasoning of a tool turn is lost: replay the turns as text, send a placeholder, or answer 409",
-        choices=("recover", "placeholder", "reject"),
+        "recover", "reasoning of a tool turn is lost: replay as text, placeholder, or 409", choices=_STRATEGIES
     )
     repair_turns: str = setting(
-        "on",
-        "convert calls that came in the model's own markup, and ask again after an empty turn",
-        choices=("on", "off"),
+        "on", "read calls written as text, ask again after an empty turn", choices=("on", "off")
     )
     pictures: str = setting(
-        "name",
-        "pictures for a model that cannot see them: send their names only, or have Flash answer that turn",
-        choices=("name", "flash"),
+        "name", "for a model without vision: names only, or Flash answers", choices=("name", "flash")
     )
     request_timeout: float = _seconds(
-        300.0, "seconds DeepSeek may stay silent before the request fails", group="calls to DeepSeek"
+        300.0, "fail after this many silent seconds of DeepSeek", group="calls to DeepSeek"
     )
     allow_plain_http_upstream: bool = setting(
         False, "DANGER: let base_url be plain http on another machine; your key then crosses the network in clear"
     )
-    shutdown_grace: float = _seconds(
-        5.0, "seconds running answers get to finish when the proxy stops", at_least=0, group="clients"
-    )
+    shutdown_grace: float = _seconds(5.0, "seconds for running answers when it stops", at_least=0, group="clients")
     # DeepSeek's own limit.
     max_request_body_bytes: int = _amount(48 * 1024 * 1024, "largest request body, unpacked")
     reasoning_content_path: Path = setting(
         HOME / "reasoning_content.sqlite3",
-        "where reasoning is kept; :memory: keeps it until the proxy stops",
+        "where reasoning is kept; :memory: keeps none",
         needs_restart=True,
-        group="stored reasoning and responses",
+        group=_STORE,
     )
     store: str | None = setting(
         None,
-        "redis://host or valkey://host: a server on which several proxies share reasoning and responses",
+        "redis://host or valkey://host, shared by several proxies",
         check=store_url,
         secret=True,
         needs_restart=True,
     )
     secret_file: Path | None = setting(
-        None, "the secret that all proxies of one engine have (`store secret` prints one)", needs_restart=True
+        None, "the secret that proxies of one `store` have in common", needs_restart=True
     )
     reasoning_cache_max_age_seconds: int = _amount(
         30 * 24 * 3600, "a reasoning is forgotten this many seconds after its last use", needs_restart=True
@@ -150,27 +135,18 @@ class ProxyConfig:
     reasoning_cache_max_rows: int = _amount(100_000, "how many reasonings are kept", needs_restart=True)
     durability: str = setting(
         "normal",
-        "normal: tool turns survive a killed proxy; full: all turns, also power loss, each answer waits for the disk",
+        "full: all turns survive power loss, but wait for the disk",
         choices=("normal", "full"),
         needs_restart=True,
     )
     response_cache: str = setting(
-        "ask",
-        "answer a repeated question without a call: never, for requests that ask for it, or for all",
-        choices=("off", "ask", "on"),
-        group="response cache",
+        "ask", "repeated questions without a call: never, on request, or all", choices=_CACHE, group="response cache"
     )
     record: str = setting(
-        "sessions",
-        "which requests are recorded as trajectories: those to a session's own URL, or all, with a session per chat",
-        choices=("sessions", "all"),
-        group="sessions",
+        "sessions", "record requests to a session's URL, or all of them", choices=("sessions", "all"), group="sessions"
     )
     currency: str = setting(
-        "USD",
-        "currency of the estimated costs: that of your DeepSeek account",
-        choices=("USD", "CNY"),
-        group="usage and cost",
+        "USD", "currency of your DeepSeek account, for estimated costs", choices=("USD", "CNY"), group="usage and cost"
     )
     tunnel: str | bool | None = setting(
         None,
@@ -183,38 +159,30 @@ class ProxyConfig:
     tunnel_url: str | None = setting(
         None, "the address of the tunnel, if you have reserved or named one", check=tunnel_address, needs_restart=True
     )
-    ngrok: bool = setting(False, "the same as --tunnel ngrok, unless tunnel is set as well", needs_restart=True)
+    ngrok: bool = setting(False, "the same as --tunnel ngrok", needs_restart=True, is_alias=True)
     access_keys: tuple[AccessKey, ...] = setting(
         (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
     )
-    public_hosts: tuple[str, ...] = setting(
-        (),
-        "host names of your own tunnel or reverse proxy; your keys are spent for requests to known names only",
-        item=public_host,
-    )
+    public_hosts: tuple[str, ...] = setting((), "host names of your own tunnel or reverse proxy", item=public_host)
     admin_port: int = setting(
         9001,
-        "port of the dashboard and the metrics, on this machine only; if it is busy, the next free one; 0: off",
+        "port of dashboard and metrics, on this machine only; if it is busy, the next free one; 0: off",
         at_least=0,
         at_most=65535,
         needs_restart=True,
         group="dashboard and metrics",
     )
     admin_host: str = setting(
-        "localhost",
-        "DANGER: serve dashboard and metrics here instead of on loopback, unencrypted, to anyone with the key",
-        needs_restart=True,
+        "localhost", "DANGER: serve dashboard and metrics here, unencrypted, to anyone with the key", needs_restart=True
     )
-    admin_key: AccessKey | None = setting(
-        None, "key of the dashboard, or its sha256: digest; by default the one in admin.key beside the store"
-    )
+    admin_key: AccessKey | None = setting(None, "key of the dashboard, or its sha256: digest (default: in admin.key)")
     metrics_key: AccessKey | None = setting(None, "another key, which opens /metrics and nothing else")
     verbose: bool = setting(False, "also print request and answer bodies (never keys)", group="log, traces and other")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = setting(None, "write one private JSON file per request into this directory")
     # It takes a second to read and stays in memory, so a reload does not read it again.
     tokenizer: Path | None = setting(
-        None, "count tokens exactly with this tokenizer.json of DeepSeek's, instead of estimating", needs_restart=True
+        None, "count tokens with DeepSeek's tokenizer.json, not by estimate", needs_restart=True
     )
     # Values that suit every machine.
     # To reach DeepSeek: name, connection and certificate together.
@@ -247,57 +215,40 @@ class ProxyConfig:
     models: Mapping[str, str] = table(
         "more names for DeepSeek's models; one that ends in * stands for every name with that beginning",
         model_name,
-        "[models]",
-        '"gpt-5.6-sol" = "deepseek-v4-pro"',
-        '"gpt-4o*" = "deepseek-flash"',
+        '[models]\n"gpt-5.6-sol" = "deepseek-v4-pro"\n"gpt-4o*" = "deepseek-flash"',
     )
     host_options: Mapping[str, Any] = table(
         "fields that are added to every request to the upstream, for options that DeepSeek does not have",
         raw_field,
-        "[host_options]",
-        'provider = { only = ["deepseek"] }',
+        '[host_options]\nprovider = { only = ["deepseek"] }',
     )
     upstreams: Mapping[str, UpstreamTable] = table(
         "several upstreams in place of base_url: if one fails, the next is asked",
         upstream_table,
-        "[upstreams.main]",
-        'base_url = "https://api.deepseek.com"',
-        "[upstreams.spare]",
-        'base_url = "https://openrouter.ai/api/v1"',
-        'key_env = "OPENROUTER_API_KEY"',
-        'models = { "deepseek-*" = "deepseek/deepseek-*" }',
-        "priority = 2",
+        '[upstreams.main]\nbase_url = "https://api.deepseek.com"\n'
+        '[upstreams.spare]\nbase_url = "https://openrouter.ai/api/v1"\nkey_env = "OPENROUTER_API_KEY"\n'
+        'models = { "deepseek-*" = "deepseek/deepseek-*" }\npriority = 2',
     )
     prices: Mapping[str, Any] = table(
         "what a million tokens of a model cost, in `currency`, if no price is built in or it is wrong; more `holidays`",
         price_entry,
-        "[prices]",
-        'holidays = ["2027-02-09"]',
-        '[prices."deepseek/deepseek-v4-pro"]',
-        "hit = 0.022",
-        "miss = 0.66",
-        "output = 1.98",
+        '[prices]\nholidays = ["2027-02-09"]\n'
+        '[prices."deepseek/deepseek-v4-pro"]\nhit = 0.022\nmiss = 0.66\noutput = 1.98',
     )
     passthrough: Mapping[str, PassthroughRoute] = table(
         "models whose requests go elsewhere unchanged, with the key in an environment variable",
         passthrough_route,
-        '[passthrough."gpt-*"]',
-        'base_url = "https://api.openai.com/v1"',
-        'key_env = "OPENAI_API_KEY"',
+        '[passthrough."gpt-*"]\nbase_url = "https://api.openai.com/v1"\nkey_env = "OPENAI_API_KEY"',
     )
     keys: "Mapping[str, NamedKey]" = table(
-        "keys with a name and limits of their own, which are served beside access_keys; also in keys.d/*.toml beside "
-        "this file",
+        "keys with a name and limits, served beside access_keys; also in keys.d/*.toml beside this file",
         _named_key,
-        "[keys.ann]",
-        f'key = "sha256:{"0" * 64}"',
-        "usd_per_day = 5",
+        f'[keys.ann]\nkey = "sha256:{"0" * 64}"\nusd_per_day = 5',
     )
     groups: "Mapping[str, KeyGroup]" = table(
         "limits that the keys of a group have together, beside their own",
         _key_group,
-        "[groups.lab]",
-        "usd_per_month = 200",
+        "[groups.lab]\nusd_per_month = 200",
     )
 
     def __post_init__(self) -> None:

@@ -19,12 +19,12 @@ from deepseek_cursor_proxy.config.loaded_config import (
     TABLES,
     LoadedConfig,
     collect,
-    settings_table,
     template,
 )
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH, HOME
 from deepseek_cursor_proxy.config.values import PassthroughRoute, expand_home
 from deepseek_cursor_proxy.errors import StartupError
+from tests.support.settings_table import settings_table
 
 BY_KEY = {each.key: each for each in SETTINGS}
 BY_FIELD = {each.field: each for each in DECLARATIONS}
