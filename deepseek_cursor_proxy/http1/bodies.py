@@ -59,7 +59,10 @@ def _framed_body(head: RequestHead | ResponseHead, limit: int | None, fault: Fau
         if length is not None or head.version < (1, 1):  # used to smuggle requests
             raise fault("Transfer-Encoding excludes both Content-Length and HTTP/1.0.", 400)
         if coding.lower() != "chunked":
-            raise fault(f"The transfer coding {coding[:40]!a} is not supported; use chunked.", 501)
+            # RFC 9112, 6.1: where a body ends is known only if chunked comes last.
+            is_misplaced = "chunked" in map(str.strip, coding.lower().split(",")[:-1])
+            status = 400 if is_misplaced else 501
+            raise fault(f"The transfer coding {coding[:40]!a} is not supported; use chunked.", status)
         return ChunkedBody(limit, fault)
     if length is None:
         return None

@@ -180,6 +180,8 @@ def _parse_request_line(line: bytes) -> tuple[str, str, tuple[int, int]]:
     method, target = match[1].decode(), match[2].decode()
     if len(target) > MAX_TARGET_BYTES:
         raise ProtocolError(f"The request target is longer than {MAX_TARGET_BYTES} bytes.", 414)
+    if method == "CONNECT" and _HOST.fullmatch(target):
+        raise ProtocolError("CONNECT is not supported: this is no forward proxy.", 501)
     if not (target[0] == "/" or (target == "*" and method == "OPTIONS") or _ABSOLUTE.match(target)):
         raise ProtocolError("The request target is neither a path nor an http(s) URL.")
     return method, target, version

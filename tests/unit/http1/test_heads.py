@@ -167,10 +167,14 @@ class RequestLine(Http1Test):
             *(b"http/1.1", b"Http/1.1", b"HTTP/1", b"HTTP/2", b"HTTP/1.10", b"HTTP/01.1", b"HTTP/1,1", b"HTTP/+1.1"),
             *(b"HTTP/1. 1", b"HTTPS/1.1", "HTTP/1.١".encode()),
         )
-        lines = (*spaces, *words, *methods, b"CONNECT api.deepseek.com:443 HTTP/1.1")
+        lines = (*spaces, *words, *methods, b"CONNECT api.deepseek.com:443/ HTTP/1.1")
         lines += tuple(b"GET %b HTTP/1.1" % each for each in (*targets, *urls))
         lines += tuple(b"GET / " + each for each in versions)
         self.assert_refused(400, *(head(line=line) for line in lines))
+
+    def test_a_well_formed_connect_is_a_501(self) -> None:
+        for target in (b"api.deepseek.com:443", b"[::1]:443", b"localhost"):
+            self.assert_refused(501, head(line=b"CONNECT %b HTTP/1.1" % target))
 
     def test_another_version_of_http_is_a_505(self) -> None:
         lines = (b"GET / HTTP/0.9", b"GET / HTTP/1.2", b"GET / HTTP/2.0", b"GET / HTTP/3.0", b"GET / HTTP/9.9")
