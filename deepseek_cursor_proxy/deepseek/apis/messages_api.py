@@ -422,8 +422,6 @@ class MessageStreamReader(EventReader):
         super().__init__()
         self._blocks = BlockReader()
         self._usage: dict[str, Any] = {}
-        # The block of an event that has no index.
-        self._last_key = -1
         # The type of the last event.
         self._kind: object = None
         self._has_pinged = False
@@ -445,13 +443,11 @@ class MessageStreamReader(EventReader):
             case "message_start":
                 self._usage |= as_object(as_object(chunk.get("message")).get("usage"))
             case "content_block_start":
-                index = chunk.get("index")
-                self._last_key = index if isinstance(index, int) else self._last_key + 1
-                return self._blocks.begin(self._last_key, chunk.get("content_block"))
+                return self._blocks.begin(count_of(chunk, "index"), chunk.get("content_block"))
             case "content_block_delta":
-                return self._blocks.add(self._key(chunk), chunk.get("delta"))
+                return self._blocks.add(count_of(chunk, "index"), chunk.get("delta"))
             case "content_block_stop":
-                return self._blocks.end(self._key(chunk))
+                return self._blocks.end(count_of(chunk, "index"))
             case "message_delta":
                 self._usage |= as_object(chunk.get("usage"))
                 delta = as_object(chunk.get("delta"))
@@ -462,10 +458,6 @@ class MessageStreamReader(EventReader):
                 # Gateways send an error object without a type.
                 raise _failure(chunk)
         return []
-
-    def _key(self, chunk: Mapping[str, Any]) -> int:
-        index = chunk.get("index")
-        return index if isinstance(index, int) else self._last_key
 
 
 MESSAGES = UpstreamApi(

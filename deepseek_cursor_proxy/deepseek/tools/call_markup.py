@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json, json_text
 
 # The parts of markers as atoms, each of which may be the last character that has arrived.
 _BAR = ("[｜‖|]", "[｜‖|]?")
@@ -383,10 +383,7 @@ _RESULTS = ("result", "results", "output")
 def find_call(text: str, request: ChatRequest) -> tuple[str, str] | None:
     """The name and the arguments of the call that a text means; None if it means none."""
     fenced = _FENCED.match(text)
-    try:
-        value = decode_upstream_json(fenced[1] if fenced else text)
-    except (ValueError, RecursionError):
-        return None
+    value = decode(fenced[1] if fenced else text)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, dict):
@@ -423,7 +420,7 @@ def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str
     nested = next(filter(None, contents), None)
     is_of_another = nested is not None and named_by is None and any(isinstance(value.get(name), str) for name in _NAMES)
     # The tool itself may have parameters with these names.
-    for arguments in (None if is_of_another else nested, _to_json(rest), _to_json(value)):
+    for arguments in (None if is_of_another else nested, json_text(rest), json_text(value)):
         given = None if arguments is None else decode_upstream_json(arguments)
         if given and required <= given.keys() <= declared.keys():
             return arguments
@@ -432,7 +429,7 @@ def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str
     is_something_else = named_by is None and declared and rest and declared.keys().isdisjoint(rest)
     if is_of_another or (nested is None and is_something_else):
         return None
-    return nested or _to_json(rest)
+    return nested or json_text(rest)
 
 
 def _without_results(value: dict[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
@@ -460,13 +457,5 @@ def _is_broken(value: dict[str, Any], field: str, declared: Mapping[str, Any], n
 def _object(arguments: Any) -> str | None:
     """Arguments as JSON text, if they are an object or the JSON of one."""
     if isinstance(arguments, dict):
-        return _to_json(arguments)
-    try:
-        value = decode_upstream_json(arguments) if isinstance(arguments, str) else None
-    except (ValueError, RecursionError):
-        return None
-    return str(arguments) if isinstance(value, dict) else None
-
-
-def _to_json(arguments: dict[str, Any]) -> str:
-    return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+        return json_text(arguments)
+    return arguments if isinstance(arguments, str) and isinstance(decode(arguments), dict) else None

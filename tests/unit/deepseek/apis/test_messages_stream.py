@@ -172,11 +172,6 @@ class TestOddities(unittest.TestCase):
         self.assertEqual('{"a":1}', "".join(piece.arguments for each in deltas for piece in each.calls))
         self.assertEqual("T", deltas[3].text)
 
-    def test_events_without_an_index_belong_to_the_last_block(self) -> None:
-        chunks = [begin({"type": "text", "text": ""}), add({"type": "text_delta", "text": "Hi."}), END]
-        bare = [{name: value for name, value in chunk.items() if name != "index"} for chunk in chunks]
-        self.assertEqual("Hi.Hi.", add_up(read(*bare, *bare))[0].content)
-
     def test_a_second_text_begins_a_block_and_the_first_does_not(self) -> None:
         text = begin({"type": "text", "text": "Hi."})
         found = [delta.server.begins_text if delta.server else delta.text for delta in read(text, END, text, END)]
