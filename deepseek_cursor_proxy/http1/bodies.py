@@ -60,8 +60,8 @@ def _framed_body(head: RequestHead | ResponseHead, limit: int | None, fault: Fau
             raise fault("Transfer-Encoding excludes both Content-Length and HTTP/1.0.", 400)
         if coding.lower() != "chunked":
             # RFC 9112, 6.1: where a body ends is known only if chunked comes last.
-            is_misplaced = "chunked" in map(str.strip, coding.lower().split(",")[:-1])
-            status = 400 if is_misplaced else 501
+            codings = [each.strip() for each in coding.lower().rstrip(", ").split(",")]
+            status = 400 if "chunked" in codings and codings[-1] != "chunked" else 501
             raise fault(f"The transfer coding {coding[:40]!a} is not supported; use chunked.", status)
         return ChunkedBody(limit, fault)
     if length is None:
