@@ -14,6 +14,7 @@ This store also owns the file, for all other stores.
 
 import functools
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -49,11 +50,7 @@ _FINE_USE_RESOLUTION_SECONDS = 60
 # What `clear` deletes: all that is stored for callers. Usage, hits of the cache and learned values stay.
 _CLEARED_TABLES = ("keys", "reasonings", "responses", "cached_answers", "backlog")
 
-_ADD_KEY = (
-    "INSERT OR IGNORE INTO keys (key, reasoning, place) SELECT ?1, ?2, place FROM "
-    "(SELECT coalesce(max(place) + 1, 0) AS place, count(*) AS texts FROM keys WHERE key = ?1) "
-    f"WHERE texts < {_MOST_TEXTS_PER_KEY}"
-)
+_ADD_TEXT = "INSERT OR IGNORE INTO reasonings (digest, text, used_at) VALUES (?, ?, ?)"
 _ADD_USE = "UPDATE reasonings SET used_at = ?1 WHERE id = ?2 AND abs(?1 - used_at) > ?3"
 
 
@@ -217,14 +214,12 @@ class ReasoningStore(Table[ReasoningEntry]):
                 used, self._used = self._used, set()
             for keys, text in entries:
                 digest = sha256(text).digest()[:_DIGEST_BYTES]
-                known = connection.execute("SELECT id FROM reasonings WHERE digest = ?", (digest,)).fetchone()
-                if known is not None:
-                    id: int = known[0]
+                inserted = connection.execute(_ADD_TEXT, (digest, text, now))
+                id = inserted.lastrowid or 0
+                if not inserted.rowcount:
+                    [id] = connection.execute("SELECT id FROM reasonings WHERE digest = ?", (digest,)).fetchone()
                     used.add(id)
-                else:
-                    insert = "INSERT INTO reasonings (digest, text, used_at) VALUES (?, ?, ?)"
-                    id = connection.execute(insert, (digest, text, now)).lastrowid or 0
-                connection.executemany(_ADD_KEY, [(key, id) for key in keys])
+                _add_keys(connection, keys, id)
             if used:
                 connection.executemany(_ADD_USE, [(now, id, self._use_resolution()) for id in used])
         self._count_writes(sum([1 + len(entry.text) // _BYTES_PER_TURN for entry in entries]))
@@ -266,6 +261,21 @@ class ReasoningStore(Table[ReasoningEntry]):
                 self._write([], False)
         self.database.close()
         return count
+
+
+def _add_keys(connection: sqlite3.Connection, keys: Sequence[bytes], id: int) -> None:
+    """Have keys lead to a reasoning, each after those that it leads to already."""
+    places = dict.fromkeys(keys, 0)
+    known = f"SELECT key, count(*), max(place) FROM keys WHERE key IN ({','.join('?' * len(places))}) GROUP BY key"
+    for key, count, last in connection.execute(known, tuple(places)).fetchall():
+        places[key] = last + 1
+        if count >= _MOST_TEXTS_PER_KEY:
+            del places[key]
+    if places:
+        # One statement: half the time of one per key.
+        values = [value for key, place in places.items() for value in (key, id, place)]
+        marks = ",".join(["(?, ?, ?)"] * len(places))
+        connection.execute(f"INSERT OR IGNORE INTO keys (key, reasoning, place) VALUES {marks}", values)
 
 
 def _encode(text: str) -> bytes:
