@@ -394,7 +394,8 @@ def _match(message: Message, blocks: Sequence[Block], keys: TurnKeys, stored: St
         if not known:
             continue
         # A client that merged two turns into one message left the calls of both in it, in order.
-        chosen = dict.fromkeys([_choose(texts, client_text, shown) for texts in known])
+        ends = [_drop_beginnings(texts) if message.tool_calls else texts for texts in known]
+        chosen = dict.fromkeys([_choose(texts, client_text, shown) for texts in ends])
         if proof == "near" and shown is not None and shown.reasoning and not all(map(shown.matches, chosen)):
             # The client shows another reasoning: this is another chat's turn with the same text.
             return StoreMatch(None, "contradicted near")
@@ -402,20 +403,24 @@ def _match(message: Message, blocks: Sequence[Block], keys: TurnKeys, stored: St
     return _UNKNOWN
 
 
+def _drop_beginnings(texts: Sequence[str]) -> Sequence[str]:
+    """The texts that are not the beginning of another one.
+
+    A turn with calls is recorded with its first call, and again if the model went on thinking: only the end counts.
+    """
+    return [text for text in texts if not any(other != text and other.startswith(text) for other in texts)]
+
+
 def _choose(texts: Sequence[str], client_text: str | None, shown: Block | None) -> str:
     """Of the texts under one key the one that the client sends or shows, else the oldest."""
-    if len(texts) == 1:
-        return texts[0]
-    # A turn with calls is recorded with its first call, and again if the model went on thinking: only the end counts.
-    whole = [text for text in texts if not any(other != text and other.startswith(text) for other in texts)]
     if client_text is not None:
         words = remove_spaces(client_text)
-        alike = [text for text in whole if remove_spaces(text) == words]
+        alike = [text for text in texts if remove_spaces(text) == words]
         if alike:
             return client_text if client_text in alike else alike[0]
-    if shown is not None:
-        return next(filter(shown.matches, whole), whole[0])
-    return whole[0]
+    if shown is None or len(texts) == 1:
+        return texts[0]
+    return shown.reasoning if shown.reasoning in texts else next(filter(shown.matches, texts), texts[0])
 
 
 class Transcription(NamedTuple):

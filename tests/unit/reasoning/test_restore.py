@@ -175,6 +175,14 @@ class TestSources(RestoreTestCase):
         for reasoning in ("one agent", "another agent"):
             self.assertEqual([reasoning], reasonings(self.memory.prepare(U, turn(block(reasoning)), T)))
 
+    def test_plain_answers_whose_reasonings_begin_alike_are_told_apart(self) -> None:
+        for reasoning in ("It is 1", "It is 12", "It is"):
+            self.memory.record((U,), assistant("Hi"), reasoning)
+        self.assertEqual(["It is 1"], reasonings(self.memory.prepare(U, assistant("Hi"), U2)))
+        for reasoning in ("It is 12", "It is 1", "It is"):
+            for echo in (assistant(block(reasoning) + "Hi"), assistant("Hi", reasoning=reasoning)):
+                self.assertEqual(("Hi", reasoning), _sent(self.memory.prepare(U, echo, U2)))
+
     def test_of_a_turn_that_went_on_thinking_after_its_call_all_of_it_counts(self) -> None:
         for reasoning in ("", "First", "First this, then that."):
             self.memory.record((U,), A, reasoning)
