@@ -359,7 +359,7 @@ def _restore_one(
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
     if turn.has_filler:
         reasoning = FILLER
-    elif need is ReasoningNeed.NONE and source is not Source.CLIENT:
+    elif need is ReasoningNeed.NONE and source is Source.STORE:
         # DeepSeek ignores it there, so it would only cost bytes.
         reasoning = None
     # Without _replace(), which takes three times as long: this runs for every assistant of a history.
