@@ -4,8 +4,7 @@ Exit codes: 0 done; 1 tried and failed, or the answer to a question was no; 2 ca
 stderr gives the reason and the remedy).
 
     commands          the table of commands: flags, and what they run
-    parser            the parser of that table
-    settings_flags    the settings as flags, and the configuration that follows
+    parser            the parser of that table; the settings as flags, and the configuration that follows
     serve, signals    the running proxy and its signals; the text at its start (welcome)
     worker            a process that serves clients, if there are several
     store             how much is stored; all of it deleted

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.settings_flags import add_config, config_path
+from deepseek_cursor_proxy.cli.parser import add_config, config_path
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.config.declaration import to_toml, to_toml_key
 from deepseek_cursor_proxy.config.values import expand_home

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.cli import serve
-from deepseek_cursor_proxy.cli.parser import Command, program_name
-from deepseek_cursor_proxy.cli.settings_flags import add_config, add_settings, config_path, load
+from deepseek_cursor_proxy.cli.parser import Command, add_config, add_settings, config_path, load, program_name
 from deepseek_cursor_proxy.config.declaration import SettingsTable
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.values import expand_home

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.admin import running
-from deepseek_cursor_proxy.cli.parser import program_name
-from deepseek_cursor_proxy.cli.settings_flags import load
+from deepseek_cursor_proxy.cli.parser import load, program_name
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage import private_files

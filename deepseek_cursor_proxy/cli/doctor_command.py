@@ -18,7 +18,7 @@ from typing import Any
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.doctor import engine, listeners, privacy, this_machine, upstreams
+from deepseek_cursor_proxy.cli.doctor import engine, privacy, this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import (
     Finding,
     Level,
@@ -30,8 +30,7 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
     follow,
     load_settings,
 )
-from deepseek_cursor_proxy.cli.parser import program_name
-from deepseek_cursor_proxy.cli.settings_flags import config_path
+from deepseek_cursor_proxy.cli.parser import config_path, program_name
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
 from deepseek_cursor_proxy.errors import StartupError
@@ -90,15 +89,15 @@ def table(subject: Subject) -> list[tuple[str, Check]]:
     return [
         (this_machine.PYTHON, this_machine.check_python),
         (this_machine.SETTINGS_FILE, this_machine.check_settings),
-        (listeners.PORT, listeners.check_port),
-        (listeners.DASHBOARD, listeners.check_dashboard),
+        (this_machine.PORT, this_machine.check_port),
+        (this_machine.DASHBOARD, this_machine.check_dashboard),
         (this_machine.STORE, this_machine.check_store),
         *([(engine.ENGINE, engine.check)] if subject.config.store else ()),
         *(
             (upstream.name(upstreams.UPSTREAM), partial(upstreams.check, upstream))
             for upstream in upstreams.list_upstreams(subject)
         ),
-        (listeners.TUNNEL, listeners.check_tunnel),
+        (this_machine.TUNNEL, this_machine.check_tunnel),
         (this_machine.CLIENT_FILES, this_machine.check_clients),
     ]
 

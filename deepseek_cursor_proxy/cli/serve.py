@@ -167,7 +167,7 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
         if isinstance(error, (socket.gaierror, UnicodeError)):
             raise StartupError(f"--host {config.host} is not an address of this machine") from None
         if error.errno == errno.EADDRINUSE:
-            from deepseek_cursor_proxy.cli.doctor.listeners import free_port
+            from deepseek_cursor_proxy.cli.doctor.this_machine import free_port
 
             raise StartupError(
                 f"{where} is in use, perhaps by a proxy that is already running; stop it, or choose another port "

@@ -21,8 +21,7 @@ from xml.sax.saxutils import escape
 import deepseek_cursor_proxy
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.parser import Command, program_name
-from deepseek_cursor_proxy.cli.settings_flags import load
+from deepseek_cursor_proxy.cli.parser import Command, load, program_name
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.values import expand_home

@@ -14,8 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from deepseek_cursor_proxy.cli.parser import program_name
-from deepseek_cursor_proxy.cli.settings_flags import load
+from deepseek_cursor_proxy.cli.parser import load, program_name
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.cli import access_key, questions
-from deepseek_cursor_proxy.cli.parser import program_name
-from deepseek_cursor_proxy.cli.settings_flags import config_path, load
+from deepseek_cursor_proxy.cli.parser import config_path, load, program_name
 from deepseek_cursor_proxy.cli.setup import changes, clients
 from deepseek_cursor_proxy.cli.setup.changes import FileChange, Refusal, SetupHistory
 from deepseek_cursor_proxy.cli.setup.clients import (

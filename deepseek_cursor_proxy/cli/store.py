@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.settings_flags import load
+from deepseek_cursor_proxy.cli.parser import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError

@@ -17,7 +17,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.settings_flags import load, load_alone
+from deepseek_cursor_proxy.cli.parser import load, load_alone
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
 from deepseek_cursor_proxy.config.values import expand_home

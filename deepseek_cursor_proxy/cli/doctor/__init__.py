@@ -1,8 +1,7 @@
 """The `doctor` command: looks at everything between a client and DeepSeek, and names the remedy for what is wrong.
 
     subject                   what a check looks at, and the finding that it returns
-    this_machine              Python, the settings, the store and its disk, clients
-    listeners                 the port of the proxy, its dashboard and its public address
+    this_machine              Python, the settings, port, dashboard and public address, the store, clients
     upstreams, engine         the way to each upstream, keys, balance and models; the engine that proxies share
     privacy                   findings without anything private
 

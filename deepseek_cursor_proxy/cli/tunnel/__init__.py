@@ -2,7 +2,7 @@
 
     supervisor    start, watch and restart the program, say when the URL changed, stop
     programs      ngrok and cloudflared: what they are started with, print and need; the choice of one
-    child         the running program; it ends with this process (windows_job: also on Windows)
+    child         the running program; it ends with this process
 
 The tunnel leads to the port of the proxy, never to that of the dashboard. Others import `supervisor` and `programs`.
 """

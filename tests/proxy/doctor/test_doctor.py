@@ -14,7 +14,7 @@ from unittest import mock
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.api.endpoints import start_page
 from deepseek_cursor_proxy.cli import doctor_command
-from deepseek_cursor_proxy.cli.doctor import listeners, this_machine, upstreams
+from deepseek_cursor_proxy.cli.doctor import this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import good
 from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -75,7 +75,7 @@ class DoctorCase(AdminCase):
 
     def pretend_to_run(self) -> None:
         """A proxy that does not run is a finding; most tests are about others."""
-        self.enterContext(mock.patch.object(listeners, "check_port", return_value=[good("port", "this proxy runs")]))
+        self.enterContext(mock.patch.object(this_machine, "check_port", return_value=[good("port", "this proxy runs")]))
 
     def doctor(self, *flags: str) -> Outcome:
         out, err = io.StringIO(), io.StringIO()
@@ -562,7 +562,7 @@ class WaitTest(DoctorCase):
         self.assertEqual(("failed", "no result within 0 s"), (found["level"], found["text"]))
 
     def test_a_check_that_fails_itself_hides_no_other(self) -> None:
-        with mock.patch.object(listeners, "check_port", side_effect=ZeroDivisionError(f"with {SECRET}")):
+        with mock.patch.object(this_machine, "check_port", side_effect=ZeroDivisionError(f"with {SECRET}")):
             found = self.doctor().checks()
         self.assertIn("the check itself failed (ZeroDivisionError", found["port"]["text"])
         self.assertEqual("good", found["key"]["level"])

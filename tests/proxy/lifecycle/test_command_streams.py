@@ -42,8 +42,7 @@ import deepseek_cursor_proxy
 from deepseek_cursor_proxy.__main__ import main
 
 for module in pkgutil.walk_packages(deepseek_cursor_proxy.__path__, "deepseek_cursor_proxy."):
-    # windows_job is for Windows alone.
-    if module.name.split(".")[1] in ("cli", "storage", "sessions") and not module.name.endswith("windows_job"):
+    if module.name.split(".")[1] in ("cli", "storage", "sessions"):
         importlib.import_module(module.name)
 
 

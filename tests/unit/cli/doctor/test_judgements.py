@@ -8,7 +8,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.cli import doctor_command as page
-from deepseek_cursor_proxy.cli.doctor import listeners, upstreams
+from deepseek_cursor_proxy.cli.doctor import this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import (
     AdminFacts,
     Finding,
@@ -37,9 +37,9 @@ class ListenersTest(unittest.TestCase):
     def check_port(self, port: int, error: Exception | None = None, version: str | None = None) -> Finding:
         with (
             mock.patch("socket.create_server", side_effect=error),
-            mock.patch.object(listeners, "_proxy_version", return_value=version),
+            mock.patch.object(this_machine, "_proxy_version", return_value=version),
         ):
-            [found] = listeners.check_port(subject(port=port))
+            [found] = this_machine.check_port(subject(port=port))
         return found
 
     def test_every_state_of_a_port_has_a_finding(self) -> None:
@@ -65,7 +65,7 @@ class ListenersTest(unittest.TestCase):
     def test_the_port_that_is_suggested_is_free_and_not_that_of_the_dashboard(self) -> None:
         taken = OSError(errno.EADDRINUSE, "in use")
         with mock.patch("socket.create_server", side_effect=(taken, mock.DEFAULT)):
-            self.assertEqual(9003, listeners.free_port(ProxyConfig(port=9000, admin_port=9001)))
+            self.assertEqual(9003, this_machine.free_port(ProxyConfig(port=9000, admin_port=9001)))
 
     def test_a_dashboard_with_a_key_of_the_settings_is_good(self) -> None:
         facts = AdminFacts(Path("admin.key"), "set", url="http://127.0.0.1:1", is_proven=True, status=401)
@@ -75,7 +75,7 @@ class ListenersTest(unittest.TestCase):
             (Level.SKIPPED, subject(facts, admin_port=0)),
         ]
         for level, each in rows:
-            [found] = listeners.check_dashboard(each)
+            [found] = this_machine.check_dashboard(each)
             self.assertEqual(level, found.level)
             self.assertEqual(level is Level.FAILED, "started with an admin_key" in found.text)
 
