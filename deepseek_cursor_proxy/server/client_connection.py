@@ -134,7 +134,8 @@ class ClientConnection:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             try:
                 if refusal is not None:
-                    raise refusal
+                    # Not raised: it is the same for all clients, and would hold the frames of each.
+                    return self._refuse(refusal)
                 while self._serve_one():
                     pass
             except ProxyError as error:

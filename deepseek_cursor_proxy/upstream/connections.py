@@ -106,23 +106,20 @@ class Connection:
         if self._early is not None:
             early, self._early = self._early, None
             return early
-        wait = self._watch(peer)
+        if self._waiter.peer is not peer:
+            # One poll object as long as the peer is the same.
+            self._waiter = ReadWaiter(self._sock, peer)
+        wait = self._waiter.wait
         while (self._tls is not None and self._tls.pending()) or wait(until - time.monotonic()):
             try:
                 return self._sock.recv(_RECEIVE_BYTES)
             except (BlockingIOError, ssl.SSLWantReadError):
                 # A TLS record that is not complete yet, or a spurious event.
-                wait = self._watch(peer)
+                wait = self._waiter.wait
             except ssl.SSLWantWriteError:
                 # TLS has something to write before it can read on (a key update, a renegotiation).
                 wait = partial(wait_writable, self._sock, peer=peer)
         return None
-
-    def _watch(self, peer: Peer | None) -> Callable[[float], bool]:
-        """What waits for input; one poll object as long as the peer is the same."""
-        if self._waiter.peer is not peer:
-            self._waiter = ReadWaiter(self._sock, peer)
-        return self._waiter.wait
 
     def close(self) -> None:
         self._sock.close()
