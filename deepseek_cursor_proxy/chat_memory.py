@@ -32,7 +32,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.conversation.memo import size_of
@@ -264,7 +264,7 @@ _NO_MESSAGE = _Message(0, None, 0, 0)
 
 
 class _Tail(NamedTuple):
-    """A body from the bracket that ends its messages: bytes, the fields in it, and how many JSON values it contains.
+    """A body from the bracket that ends its messages: bytes, fields, how many JSON values these have, their memory.
 
     It is the tools of many clients, and the same in most requests of a chat.
     """
@@ -272,9 +272,10 @@ class _Tail(NamedTuple):
     raw: bytes
     fields: Mapping[str, Any]
     values: int
+    size: int
 
 
-_NO_TAIL = _Tail(b"", {}, 0)
+_NO_TAIL = _Tail(b"", {}, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +293,8 @@ class _Body:
     messages: tuple[_Message, ...]
     pieces: tuple[bytes, ...]
     tail: _Tail = _NO_TAIL
+    # The memory of `fields`.
+    fields_size: int = 0
 
     @property
     def last(self) -> _Message:
@@ -299,7 +302,7 @@ class _Body:
 
     @property
     def size(self) -> int:
-        others = json_size(self.fields) + json_size(self.tail.fields) + len(self.tail.raw)
+        others = self.fields_size + self.tail.size + len(self.tail.raw)
         return self.last.end + self.last.size + _BYTES_PER_MESSAGE * len(self.messages) + others
 
     def common(self, body: bytes) -> "_Body":
@@ -322,7 +325,7 @@ class _Body:
             kept.append(message)
             end = message.end
         pieces = (*self.pieces[:count], different[: end - start])
-        return _Body(self.fields, self.name, tuple(kept), pieces, self.tail) if kept else _NO_BODY
+        return replace(self, messages=tuple(kept), pieces=pieces) if kept else _NO_BODY
 
 
 _NO_BODY = _Body({}, "", (), ())
@@ -350,7 +353,7 @@ class _Parser:
             raise ValueError
         self._text = rest.decode()
         self._at = 0
-        self._fields = known.fields
+        self._fields, self._fields_size = known.fields, known.fields_size
         self._name = known.name
         self._messages = list(known.messages)
         self._is_known = bool(known.messages)
@@ -376,7 +379,7 @@ class _Parser:
                 self._member(value, new)
             raw = self._text[self._tail_at :].encode()
             fields = {name: value[name] for name in value if name not in self._fields and name != self._name}
-            self._tail = _Tail(raw, fields, count_value_starts(raw))
+            self._tail = _Tail(raw, fields, count_value_starts(raw), json_size(fields))
         if self._skip_blanks() != len(self._text):
             raise ValueError
         check_depth(new)
@@ -387,7 +390,7 @@ class _Parser:
         pieces = [*self._pieces, self._body[sum(map(len, self._pieces)) : self._messages[-1].end]]
         while len(pieces) > 1 and len(pieces[-2]) < 2 * len(pieces[-1]):
             pieces[-2:] = [b"".join(pieces[-2:])]
-        return _Body(self._fields, self._name, tuple(self._messages), tuple(pieces), self._tail)
+        return _Body(self._fields, self._name, tuple(self._messages), tuple(pieces), self._tail, self._fields_size)
 
     def _member(self, value: dict[str, Any], new: dict[str, Any]) -> None:
         name, self._at = scan(self._text, self._skip_blanks())
@@ -396,7 +399,7 @@ class _Parser:
             # The last of two fields with one name counts, and the known part would have the first.
             raise ValueError
         if name in _LISTS and not self._name and self._text[self._skip_blanks()] == "[":
-            self._fields, self._name = dict(value), name
+            self._fields, self._name, self._fields_size = dict(value), name, json_size(value)
             value[name], new[name] = self._list()
         else:
             value[name], self._at = scan(self._text, self._skip_blanks())
