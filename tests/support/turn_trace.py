@@ -79,7 +79,7 @@ class _Profiler:
             # The made-up DeepSeek uses functions of the package, too.
             return
         own = [each for each in callers if each.startswith(_PACKAGE)]
-        if not (own[-1] if own else path).startswith(_SERVER):
+        if not any(each.startswith(_SERVER) for each in (*own, path)):
             # A thread that works behind the answer: the log's, the ledger's.
             return
         with self._lock:
