@@ -146,9 +146,6 @@ class SessionStore:
 
     # Sessions …
 
-    def create(self, caller: bytes, options: SessionOptions, model: str) -> Session:
-        return self.insert(caller, new_session(options, model, self._clock()))
-
     def insert(self, caller: bytes, session: Session) -> Session:
         """Add a new session. Beyond the limit the least recently used ones are deleted."""
         with self.database.transaction() as connection:

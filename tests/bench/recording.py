@@ -12,7 +12,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.sessions import export
 from deepseek_cursor_proxy.sessions.store import SessionStore
-from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
+from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, new_session
 from tests.bench.load_clients import Client, post
 from tests.bench.rounds import Contest, Target
 from tests.bench.scale import Scale
@@ -92,7 +92,7 @@ def _export_rows(count: int) -> Iterator[Row]:
 
 def _fill(store: SessionStore, count: int) -> int:
     """Record chats of one turn; the bytes of their texts."""
-    session, written = store.create(b"bench", SessionOptions(), "deepseek-v4-pro").uuid, 0
+    session, written = store.insert(b"bench", new_session(SessionOptions(), "deepseek-v4-pro", time.time())).uuid, 0
     for number in range(count):
         texts = [
             f"{word} {number} {'of the words that a chat has ' * 20}" for word in ("Question", "Thought", "Answer")

@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -11,7 +12,7 @@ from unittest import mock
 from deepseek_cursor_proxy.cli import main
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.sessions.store import SessionStore
-from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession
+from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, new_session
 from tests.unit.tokens.test_bpe import WIRE
 
 
@@ -24,7 +25,7 @@ class TestSessionsCommand(unittest.TestCase):
     def record(self, name: str, *answers: str, is_complete: bool = True, finished: float = 1000.0) -> str:
         store = SessionStore(self.path)
         with contextlib.closing(store):
-            session = store.create(name.encode(), SessionOptions(name), "m").uuid
+            session = store.insert(name.encode(), new_session(SessionOptions(name), "m", time.time())).uuid
             history: tuple[Message, ...] = ()
             for text in answers:
                 history = (*history, Message("user", f"before {text}"))

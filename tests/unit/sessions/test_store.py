@@ -18,6 +18,7 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     TurnOfSession,
     UnnamedSession,
     message_json,
+    new_session,
 )
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.store import Reopener
@@ -57,7 +58,7 @@ class StoreTestCase(unittest.TestCase):
         return store
 
     def create(self, caller: bytes = ME, **options: Any) -> str:
-        return self.store.create(caller, SessionOptions(**options), "deepseek-v4-pro").uuid
+        return self.store.insert(caller, new_session(SessionOptions(**options), "deepseek-v4-pro", self.now)).uuid
 
     def record(self, session: str | UnnamedSession, *turns: RecordedTurn, caller: bytes = ME) -> None:
         self.store.record([TurnOfSession(caller, session, each) for each in turns])
