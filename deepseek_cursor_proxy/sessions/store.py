@@ -42,9 +42,9 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     new_session,
     storable,
 )
+from deepseek_cursor_proxy.storage.database import Store
 from deepseek_cursor_proxy.storage.faults import FaultGuard
 from deepseek_cursor_proxy.storage.schema import Schema
-from deepseek_cursor_proxy.storage.store import Store
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _log = logging.getLogger(__name__)

@@ -6,8 +6,7 @@
     limits                  what keys and groups have used of their limits
     table                   Table: the base of the large ones; what is kept, and pruning
     write_behind            writes that share a commit, and entries that wait for the file
-    store                   Store: opens the file, opens it again after a fault
-    database, schema        connections and transactions; the CREATE statements
+    database, schema        connections and transactions, the file opened and opened again; the CREATE statements
     faults                  what may be wrong with the file, and the guard that keeps it away from answers
     private_files           files that only their owner reads; the secret beside the store
     resp/, shared/          a client for Redis and Valkey; what several proxies share there

@@ -1,11 +1,12 @@
-"""Database: one SQLite file, shared by threads, and opened again after a fault.
+"""Database: one SQLite file, shared by threads. Store: opens it, and opens it again after a fault.
 
 WAL with synchronous=NORMAL: a commit survives the death of this process at any moment; a power cut may lose the last
 commits, never the file. With durability "full" a commit returns once the disk has it. One connection writes and one
 reads, each for one thread at a time, so that a lookup never waits for a writer; `:memory:` has one for both.
 
 The first call that meets a fault waits a moment at most. From then on every call raises the same Unusable at once,
-until `reopen` succeeds, which the reopener's thread calls. Reading and writing have separate faults: a file that is
+until the thread of the Store has opened it again, with growing delays between its tries, and every table has written
+what it kept meanwhile (`on_reopen`). Reading and writing have separate faults: a file that is
 locked, or on a full disk, can still be read.
 
 A file that is not ours is left alone. One of ours that is damaged or of an earlier version is renamed to a dated name
@@ -25,8 +26,18 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage import private_files, schema
-from deepseek_cursor_proxy.storage.faults import Damaged, Lost, Outdated, ReadOnly, Refused, Unusable, fault_of
+from deepseek_cursor_proxy.storage.faults import (
+    Damaged,
+    FaultGuard,
+    Lost,
+    Outdated,
+    ReadOnly,
+    Refused,
+    Unusable,
+    fault_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +57,12 @@ _MAGIC = b"SQLite format 3\0"
 # SQLite takes a smaller file for an empty database.
 _SMALLEST_BYTES = 512
 _NO_DATABASE = "it is not an SQLite database and is left alone"
+
+# Between two tries to open the file again.
+_FIRST_DELAY_SECONDS = 0.25
+_LONGEST_DELAY_SECONDS = 5.0
+# Avoids flooding the log when the file flaps.
+_SECONDS_BETWEEN_WARNINGS = 30.0
 
 _Inode = tuple[int, int] | None
 _NOT_OPEN = Lost("it is not open", "open it")
@@ -444,3 +461,87 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
         raise (_fault_at_opening(error, str(path)) or error) from None
     if is_empty:
         raise FileNotFoundError(path)
+
+
+class Store:
+    """The lifecycle of a Database. Called by workers and the reopener's thread."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        durability: str = "normal",
+        *,
+        must_open: bool,
+        title: str = "reasoning",
+        tables: schema.Schema | None = None,
+    ) -> None:
+        """With `must_open` a fault is raised, here and later, and no damaged file is moved."""
+        self.reopener = Reopener(self.reopen, name=f"{title}-reopen")
+        self._must_open = must_open
+        on_fault = (lambda: None) if must_open else self.reopener.wake
+        self.database = Database(path, durability=durability, on_fault=on_fault, tables=tables)
+        self.outage = OutageLog(_log, str(path), title)
+        self._faults = FaultGuard(_log, title)
+
+    def open(self) -> None:
+        if self._must_open:
+            self.database.open(may_set_aside=False)
+        elif not self.reopen():
+            self.reopener.wake()
+
+    def reopen(self) -> bool:
+        """Try once to open the file and write all waiting entries. True if none is left."""
+        with self._faults.guard("catch up"):
+            try:
+                is_done = self.database.reopen()
+            except Unusable as fault:
+                self.outage.report_fault(fault)
+                return False
+            self.outage.report_end()
+            return is_done
+        return False
+
+
+class Reopener(BackgroundTask):
+    """Runs `reopen` on a thread, with growing delays, until it returns True. Any thread may wake it."""
+
+    def __init__(self, reopen: Callable[[], bool], *, name: str) -> None:
+        super().__init__(self._try, name)
+        self._reopen = reopen
+        self._delay = 0.0
+
+    def _try(self) -> float | None:
+        if self._reopen():
+            self._delay = 0.0
+            return None
+        self._delay = min(2 * self._delay, _LONGEST_DELAY_SECONDS) or _FIRST_DELAY_SECONDS
+        return self._delay
+
+
+class OutageLog:
+    """Warns once when the file cannot be used and once when it can again. Called by one thread at a time."""
+
+    def __init__(self, log: logging.Logger, path: str, title: str) -> None:
+        self._log = log
+        self._path = path
+        self._title = title
+        self._has_warned = False
+        self._warned_at = float("-inf")
+        self._written = 0
+
+    def report_fault(self, fault: Unusable) -> None:
+        """Call after each failed try."""
+        now = time.monotonic()
+        if not self._has_warned and now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:
+            self._has_warned, self._warned_at = True, now
+            self._log.warning("%s is kept in memory until %s is usable again: %s", self._title, self._path, fault)
+
+    def count(self, written: int) -> None:
+        """Count entries that waited and are in the file now."""
+        self._written += written
+
+    def report_end(self) -> None:
+        """Call after a try that succeeded."""
+        if self._has_warned:
+            self._log.warning("%s is usable again; entries written: %d", self._path, self._written)
+        self._has_warned, self._written = False, 0

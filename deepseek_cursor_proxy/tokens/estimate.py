@@ -172,40 +172,18 @@ _CLASSES = "".join(map(_class, range(256))).encode()
 _START = b"s"
 _SEPARATOR = "\0 "
 
-_ASCII = (
-    (b"a", 0.15),
-    (b"sa", 0.27),
-    (b"na", 1.37),
-    (b"ssa", 0.74),
-    (b"_", 0.74),
-    (b"A", 0.43),
-    (b"0", 0.25),
-    (b"s0", 2.18),
-    (b"p0", 1.97),
-    (b"a0", 1.52),
-    (b"A0", 2.8),
-    (b"p", 0.07),
-    (b"ps", 0.93),
-    (b"ssp", 1.43),
-    (b"aap", 0.63),
-    (b"ppa", 0.73),
-    (b"pap", 2.11),
-    (b"n", 0.92),
-    # Too little to matter beside anything else: runs of spaces are few tokens, but not none.
-    (b"s" * 8, 0.05),
-)
-_NON_ASCII = (
-    (b"L", 2.18),
-    (b"G", 0.4),
-    (b"C", 0.28),
-    (b"R", 0.35),
-    (b"I", 0.41),
-    (b"S", 0.24),
-    (b"K", 0.59),
-    (b"H", 0.6),
-    (b"O", 0.63),
-    (b"F", 0.65),
-    (b"E", 2.0),
-    (b"xn", 0.81),
-    (b"xs", 1.02),
-)
+
+def _weights(table: str) -> tuple[tuple[bytes, float], ...]:
+    """Patterns of classes and their weights, from lines of such pairs."""
+    words = table.split()
+    return tuple((pattern.encode(), float(weight)) for pattern, weight in zip(words[::2], words[1::2], strict=True))
+
+
+# The last one is too little to matter beside anything else: runs of spaces are few tokens, but not none.
+_ASCII = _weights("""
+    a 0.15  sa 0.27  na 1.37  ssa 0.74  _ 0.74  A 0.43  0 0.25  s0 2.18  p0 1.97  a0 1.52  A0 2.8
+    p 0.07  ps 0.93  ssp 1.43  aap 0.63  ppa 0.73  pap 2.11  n 0.92  ssssssss 0.05
+""")
+_NON_ASCII = _weights("""
+    L 2.18  G 0.4  C 0.28  R 0.35  I 0.41  S 0.24  K 0.59  H 0.6  O 0.63  F 0.65  E 2.0  xn 0.81  xs 1.02
+""")

@@ -35,7 +35,7 @@ class EngineTestCase(unittest.TestCase):
         self.log: list[str] = []
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: self.log.append(record.getMessage())  # type: ignore[method-assign]
-        for name in ("storage.shared", "storage.store", "usage.limits"):
+        for name in ("storage.shared", "storage.database", "usage.limits"):
             log = logging.getLogger(f"deepseek_cursor_proxy.{name}")
             log.addHandler(handler)
             self.addCleanup(log.removeHandler, handler)

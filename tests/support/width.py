@@ -27,7 +27,7 @@ _SCALED_SECONDS = {
     "deepseek_cursor_proxy.upstream.response._LINGER_SECONDS": 0.05,
     "deepseek_cursor_proxy.storage.database._BUSY_SECONDS": 0.03,
     "deepseek_cursor_proxy.storage.resp.client._FIRST_CHECK_SECONDS": 0.01,
-    "deepseek_cursor_proxy.storage.store._FIRST_DELAY_SECONDS": 0.02,
+    "deepseek_cursor_proxy.storage.database._FIRST_DELAY_SECONDS": 0.02,
 }
 
 

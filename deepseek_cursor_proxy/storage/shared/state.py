@@ -18,13 +18,12 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.database import Database, Reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress
 from deepseek_cursor_proxy.storage.resp.client import Engine, Script
 from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, Reply, ReplyError
 from deepseek_cursor_proxy.storage.shared.scripts import NAMES, WRITES
-from deepseek_cursor_proxy.storage.store import Reopener
 from deepseek_cursor_proxy.storage.table import Table
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 

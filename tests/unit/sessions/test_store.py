@@ -20,8 +20,8 @@ from deepseek_cursor_proxy.sessions.trajectory import (
     message_json,
     new_session,
 )
+from deepseek_cursor_proxy.storage.database import Reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.store import Reopener
 from tests.support.polling import wait_until
 from tests.support.systems import needs_removable_open_files
 from tests.support.traced_memory import traced_memory

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.storage import database as store_module
 from deepseek_cursor_proxy.storage import reasonings, write_behind
-from deepseek_cursor_proxy.storage import store as store_module
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind

@@ -5,9 +5,9 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
-from deepseek_cursor_proxy.storage import store as store_module
+from deepseek_cursor_proxy.storage import database as store_module
+from deepseek_cursor_proxy.storage.database import OutageLog, Reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.store import OutageLog, Reopener
 from tests.support.polling import PATIENCE, wait_until
 
 LOG = logging.getLogger("tests.reopener")
