@@ -136,7 +136,7 @@ class WaitingChanges(WriteBehind[ResponseChange]):
 class ResponseStore(Table[ResponseChange]):
     """Called by workers, background jobs and the reopener.
 
-    The lock lets one thread write at a time and protects `_in_work`, `_has_warned` and `_has_orphans`. Changes that
+    The lock lets one thread write at a time and protects `_in_work` and `_has_orphans`. Changes that
     wait and the database have locks of their own, so that a lookup waits for no writer.
     """
 
@@ -171,7 +171,6 @@ class ResponseStore(Table[ResponseChange]):
         # Values packed lately, by their packed bytes: a chain continues from what was just stored, and the chat memory
         # recognises the same objects.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
-        self._has_warned = False
         # The same responses on an engine, which other proxies find.
         self._shared: SharedRows | None = None
         database.on_reopen(self._fail_owed_orphans)
@@ -291,14 +290,10 @@ class ResponseStore(Table[ResponseChange]):
         if is_shared:
             return True
         if was_there is not None:
-            self._has_warned = False
             return bool(was_there[0])
         if not change.may_insert and change.row is not None and self._is_gone(change):
             self._waiting.discard([(change.caller, change.id)])
             return False
-        if (fault := self.database.fault) is not None and not self._has_warned:
-            self._has_warned = True
-            _log.warning("only the latest responses are kept, in memory, until the store can be written: %s", fault)
         return True
 
     def _is_gone(self, change: ResponseChange) -> bool:
