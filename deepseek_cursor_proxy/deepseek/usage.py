@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.json_codec import as_list, as_object
 
 # A thousand times the longest prompt. Sums of these counts fit the 64 bits of a column for billions of requests, and
 # none is infinite or has the thousands of digits that Python refuses to write.
-_PLENTY = 10**9
+_MOST_TOKENS = 10**9
 # Limits for other figures (prices in small units) and for their sums.
 _MOST, _MOST_OF_SUM = 10**15, 10**18
 
@@ -61,7 +61,7 @@ def add_usage(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any
         known = total.get(name)
         # The exact types: a bool is an int, too.
         if type(value) in (int, float):
-            total[name] = _sensible(value, _MOST) + _sensible(known, _MOST_OF_SUM)
+            total[name] = _bounded(value, _MOST) + _bounded(known, _MOST_OF_SUM)
         elif isinstance(value, dict):
             total[name] = add_usage(as_object(known), value)
         else:
@@ -70,10 +70,10 @@ def add_usage(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any
 
 
 def _count(value: object) -> int:
-    return value if type(value) is int and 0 <= value < _PLENTY else 0
+    return value if type(value) is int and 0 <= value < _MOST_TOKENS else 0
 
 
-def _sensible(value: Any, bound: int) -> Any:
+def _bounded(value: Any, bound: int) -> Any:
     """The value, or 0 if it is no number, negative or too large."""
     return value if type(value) in (int, float) and 0 <= value < bound else 0
 

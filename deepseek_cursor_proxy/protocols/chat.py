@@ -201,7 +201,7 @@ def _edit(delta: Delta, model: str, part: str, unwrapper: CustomCallUnwrapper | 
     if delta.server is not None and isinstance(content, list):
         if delta.text is not None:
             message = {**message, "content": _edit_blocks(content, delta.text)}
-    elif delta.text != content and (delta.text is not None or content):
+    elif delta.text != content:
         message = {**message, "content": delta.text}
     if delta.reasoning != reasoning and (delta.reasoning is not None or (part == "delta" and reasoning is not None)):
         # Null, not absent: DeepSeek's own chunks have it so while the model answers, and clients read it unasked.

@@ -59,9 +59,9 @@ def encode(request: ChatRequest, memory: Chat = NO_CHAT, host: Host = DEEPSEEK) 
         between, placeholder, after = after.partition(b'"tools":0')
         after = between + placeholder[:-1] + encoded_tools + after
     # Only what shapes a message: the host's options are not part of one.
-    of_host = (host.name, host.form, host.requires_reasoning)
+    host_key = (host.name, host.form, host.requires_reasoning)
     names = tuple(request.sent_names.items())
-    conditions = (request.thinking, can_see_images(request.model), names, bool(request.server_tools), of_host)
+    conditions = (request.thinking, can_see_images(request.model), names, bool(request.server_tools), host_key)
     messages = encode_each(
         _ENCODE, request, memory, conditions, lambda message: encode_json(message_fields(message, request, host))
     )

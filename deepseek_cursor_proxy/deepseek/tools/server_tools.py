@@ -130,7 +130,7 @@ def split_words(words: str, lengths: Sequence[int], *, whole_at: int) -> list[st
 
 
 # What the API has for every message, what other hosts call reasoning, and what clients add by themselves.
-_OTHERS = frozenset(
+_KNOWN_FIELDS = frozenset(
     (
         *("role", "content", "name", "reasoning_content", "reasoning", "reasoning_details", "tool_calls"),
         *("tool_call_id", "function_call", "prefix", "refusal", "audio", "id", "type", "status", "index"),
@@ -218,13 +218,13 @@ class FieldFinder:
 
 
 def _fields(message: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {name: value for name, value in message.items() if name not in _OTHERS and value not in _NOTHING}
+    fields = {name: value for name, value in message.items() if name not in _KNOWN_FIELDS and value not in _EMPTY}
     if has_blocks(message.get("content")):
         fields["content"] = message["content"]
     return fields
 
 
-_NOTHING: tuple[Any, ...] = (None, "", [], {})
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 def _without_display(blocks: list[Any], content: object) -> list[Any] | None:

@@ -97,7 +97,7 @@ def read_blocks(value: Any, role: str, param: str, *, is_server_turn: bool = Fal
 
 
 def has_server_blocks(blocks: Any) -> bool:
-    """Whether the blocks of an assistant have those of tools that DeepSeek runs itself, of today or of tomorrow."""
+    """Whether the blocks of an assistant have those of tools that DeepSeek runs itself, known or not."""
     return isinstance(blocks, list) and any(map(_is_server_block, blocks))
 
 

@@ -77,6 +77,13 @@ class TestChatStream(unittest.TestCase):
         ]
         self.assertEqual([("</think>", None), ("Hi", None), (None, "stop")], found)
 
+    def test_content_of_another_choice_does_not_divide_a_finish(self) -> None:
+        [finish] = chunk_deltas({"content": "end"}, "stop")
+        other = chat_api.chunk_deltas({**CHUNK, "choices": [{**CHOICE, "index": 1}]})
+        *chunks, _ = events(written([finish], [*other]))
+        found = [(chunk["choices"][0]["index"], chunk["choices"][0]["finish_reason"]) for chunk in chunks]
+        self.assertEqual([(1, None), (0, "stop")], found)
+
     def test_a_chat_chunk_has_the_literal_finish_reason(self) -> None:
         self.assertIn(b'"finish_reason":"tool_calls"', written(chunk_deltas({"content": ""}, "tool_calls"))[0])
 
@@ -177,6 +184,14 @@ class TestCustomCalls(unittest.TestCase):
 
 
 class TestCompletion(unittest.TestCase):
+    def test_a_completion_keeps_reasoning_that_its_text_shows(self) -> None:
+        message = {"role": "assistant", "content": "Hi", "reasoning_content": "hm"}
+        body = {**CHUNK, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        [delta] = chat_api.completion_deltas(body)
+        shown = completion(REQUEST, [delta._replace(text="<think>hm</think>Hi", reasoning=None)])
+        expected = {**message, "content": "<think>hm</think>Hi"}
+        self.assertEqual(expected, shown["choices"][0]["message"])
+
     def test_a_completion_keeps_its_fields_and_its_reasoning(self) -> None:
         calls = [{"id": "a", "type": "function"}]
         fields = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": calls}

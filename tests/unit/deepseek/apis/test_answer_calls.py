@@ -64,6 +64,13 @@ class TestIndexes(unittest.TestCase):
         f, g = CallPiece(0, "", "f", "{"), CallPiece(0, "", "g", "{}")
         self.assertEqual([0, 0, 0, 1, 2], indexes(f, CallPiece(0, "", "f", '"a":'), CallPiece(0, "", "", "1}"), f, g))
 
+    def test_calls_of_one_chunk_without_indexes_are_told_apart_by_their_order(self) -> None:
+        entries, message = repaired(chunk(entry("f", "{}", id="a"), entry("f", "{}", id="b")))
+        self.assertEqual([0, 1], [each["index"] for each in entries])
+        self.assertEqual(["a", "b"], [call.id for call in message.tool_calls])
+        _, message = repaired(chunk(entry("f", "{"), entry("g", "{")), chunk(entry("", "}"), entry("", "}")))
+        self.assertEqual(["{}", "{}"], [call.arguments for call in message.tool_calls])
+
     def test_a_piece_without_an_index_continues_the_call_with_its_id_or_the_last_one(self) -> None:
         entries, message = repaired(
             chunk(entry("f", "{", id="a", type="function")),

@@ -230,6 +230,13 @@ class TestStructuredCalls(unittest.TestCase):
             answer = Answer(chunk("stop", "message", **message), part="message")
             self.assertEqual(("Hi", [("search", ARGUMENTS)]), (answer.text, answer.calls))
 
+    def test_a_call_after_a_marker_waits_for_the_end(self) -> None:
+        first, call, last = Answer(chunk(content=BLOCK), self.sent('{"q": "dogs"}'), chunk("stop")).deltas
+        self.assertEqual({"content": ""}, written_chunk(first)["choices"][0]["delta"])
+        self.assertEqual({}, written_chunk(call)["choices"][0]["delta"])
+        names = [(each["index"], each["id"]) for each in written_chunk(last)["choices"][0]["delta"]["tool_calls"]]
+        self.assertEqual([(0, "call_0"), (1, "sent")], names)
+
     def test_all_of_a_text_comes_before_the_calls_of_the_server(self) -> None:
         call = self.sent('{"q":"cats"}')["choices"][0]["delta"]
         for text in ("Rain.", "Rain.\n", "Rain.\r\n\n", "\n", "a <", "a\n<"):
