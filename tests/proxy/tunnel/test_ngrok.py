@@ -194,6 +194,8 @@ class WatchTest(NgrokCase):
         self.expect_announced(self.lost(), self.back)
         self.kill(self.children[1])
         self.expect_announced(self.lost())
+        with self.assertRaises(queue.Empty):
+            self.announced.get(timeout=0.3)
         tunnel.stop()
         self.assertEqual(2, len(self.children))
 
