@@ -38,6 +38,7 @@ _BYTES_PER_TURN = 256 * 1024
 _BYTES_PER_ENTRY = 500
 # SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
 _KEYS_PER_QUERY = 900
+_KEYS_PER_INSERT = _KEYS_PER_QUERY // 3
 # Different reasonings for answers in the same words to the same history: a client that asks the same all day must not
 # make every lookup longer.
 _MOST_TEXTS_PER_KEY = 16
@@ -219,7 +220,9 @@ class ReasoningStore(Table[ReasoningEntry]):
                 if not inserted.rowcount:
                     [id] = connection.execute("SELECT id FROM reasonings WHERE digest = ?", (digest,)).fetchone()
                     used.add(id)
-                _add_keys(connection, keys, id)
+                # An empty reasoning may have the keys of a whole chat, if the engine had it.
+                for start in range(0, len(keys), _KEYS_PER_INSERT):
+                    _add_keys(connection, keys[start : start + _KEYS_PER_INSERT], id)
             if used:
                 connection.executemany(_ADD_USE, [(now, id, self._use_resolution()) for id in used])
         self._count_writes(sum([1 + len(entry.text) // _BYTES_PER_TURN for entry in entries]))

@@ -108,6 +108,11 @@ class TestRecord(StoreTestCase):
         store.record([((key(number),), str(number)) for number in range(2500)])
         self.assertEqual(2500, len(store.find([key(number) for number in range(5000)])))
 
+    def test_a_reasoning_with_thousands_of_keys_is_found_under_each(self) -> None:
+        store = self.store()
+        self.assertTrue(store.record([([key(number) for number in range(12_000)], "")]))
+        self.assertEqual(12_000, len(store.find([key(number) for number in range(12_000)])))
+
     def test_a_reasoning_is_in_the_file_before_record_returns_and_after_close(self) -> None:
         """Another connection sees it: what is committed outlives this process."""
         store = self.store(self.path)
