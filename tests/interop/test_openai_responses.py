@@ -106,7 +106,7 @@ VARIANTS = {
     ),
     "summary": Variant(
         Answer(THOUGHT, "Rain."),
-        (*ITEM, *REASONING, *SUMMARY, *TEXT),
+        (*ITEM, *SUMMARY, *TEXT),
         {"reasoning": {"effort": "high", "summary": "auto"}},
     ),
     "sealed reasoning": Variant(

@@ -11,7 +11,9 @@ const methods = {
   async responseStream(body) {
     const stream = client.responses.stream(body);
     const told = { reasoning: "", text: "" };
-    stream.on("response.reasoning_text.delta", (event) => (told.reasoning += event.delta));
+    const think = (event) => (told.reasoning += event.delta);
+    stream.on("response.reasoning_text.delta", think);
+    stream.on("response.reasoning_summary_text.delta", think);
     stream.on("response.output_text.delta", (event) => (told.text += event.delta));
     const final = await stream.finalResponse();
     return { final, told, stored: final.store ? await client.responses.retrieve(final.id) : final };
