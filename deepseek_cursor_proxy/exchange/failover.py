@@ -335,12 +335,7 @@ class Failover:
         self._release_key()
         self._record_failure(attempt, error, cause)
         if step is Next.GIVE_UP:
-            try:
-                raise self._final_error(attempt, error, output) from None
-            finally:
-                # The traceback holds this frame: with the error in it, only the collector would free the error and the
-                # megabytes of a broken answer.
-                del error
+            raise self._final_error(attempt, error, output) from None
         if step is Next.OTHER_KEY:
             self._untried.insert(0, self._target)
         elif step is Next.OTHER_UPSTREAM:
