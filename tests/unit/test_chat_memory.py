@@ -1,5 +1,7 @@
+import gc
 import itertools
 import unittest
+import weakref
 from typing import Any
 
 from deepseek_cursor_proxy import chat_memory
@@ -68,6 +70,15 @@ class ChatMemoryTest(unittest.TestCase):
         self.assertEqual(1, len(self.memory.chats()))
         self.assertFalse(self.request("a", 4), "an edited chat begins anew")
         self.assertEqual(2, len(self.memory.chats()))
+
+    def test_a_chat_that_was_replaced_is_freed(self) -> None:
+        """Each chat held the one before it: a long chat all of its requests."""
+        self.request("a", 3)
+        first = weakref.ref(self.memory.chats()[0])
+        for turns in (4, 5, 6):
+            self.request("a", turns)
+        gc.collect()
+        self.assertIsNone(first())
 
     def test_two_requests_of_a_chat_at_once_are_both_remembered(self) -> None:
         self.request("a", 3)

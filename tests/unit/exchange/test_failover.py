@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.failover import Output
 from deepseek_cursor_proxy.observers.events import Finished, Restored, Sent
-from tests.support.scripted_upstreams import Case, play
+from tests.support.scripted_upstreams import Case, World, play
 from tests.unit.exchange.fakes import ExchangeTestCase, FakeResponse
 
 MISSING = "The `reasoning_content` in the thinking mode must be passed back to the API."
@@ -92,6 +92,13 @@ class TestSeveralUpstreams(unittest.TestCase):
         outcome = play(Case(("400 tools", "timeout"), tables=(0, 0), has_search=True))
         self.assertEqual(["search", "", "search"], [call.form for call in outcome.calls])
         self.assertIsNone(outcome.error)
+
+    def test_every_key_that_was_leased_is_released(self) -> None:
+        with World(Case((), tables=(2, 1), budget=20)) as world:
+            for faults in ((), ("429",), ("402", "401", "500"), ("500", "400")):
+                world.ask(faults)
+                pools = [upstream.keys for upstream in world.services.upstreams.all]
+                self.assertEqual([0, 0, 0], [key.calls for pool in pools if pool is not None for key in pool._keys])
 
     def test_an_upstream_that_refuses_a_history_in_its_answer_is_followed_by_the_next_one(self) -> None:
         outcome = play(Case(("reasoning refused", "400 reasoning"), tables=(0, 0)))
