@@ -6,7 +6,6 @@ stderr gives the reason and the remedy).
     commands          the table of commands: flags, and what they run
     parser            the parser of that table; the settings as flags, and the configuration that follows
     serve, signals    the running proxy and its signals; the text at its start (welcome)
-    worker            a process that serves clients, if there are several
     store             how much is stored; all of it deleted
     usage             what was used and what it cost; the balance of the account
     access_key        a new key for access_keys, or the digest of one

@@ -273,7 +273,7 @@ class ChatRoute(NamedTuple):
 
 
 class Upstreams:
-    """The upstreams of a configuration. Called by workers.
+    """The upstreams of a configuration. Called by any thread.
 
     The lock protects `_routes`, which the next configuration takes over.
     """

@@ -87,7 +87,7 @@ class _WaitingTotals(WriteBehind[CacheTotals]):
 
 
 class CachedAnswers(Table[_Answer]):
-    """Called by workers."""
+    """Called by any thread."""
 
     name = "cached_answers"
     title = "response cache"

@@ -74,7 +74,7 @@ class StoreSize(NamedTuple):
 
 
 class Database:
-    """Called by workers and by the reopener's thread.
+    """Called by any thread.
 
     `_lock` protects the writing connection, `_read_lock` the reading one; `_lock` is taken first. Fields that both use
     change under both, except the faults: the thread that meets one holds one of the locks, and the last one counts.
@@ -464,7 +464,7 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 class Store:
-    """The lifecycle of a Database. Called by workers and the reopener's thread."""
+    """The lifecycle of a Database. Called by any thread."""
 
     def __init__(
         self,

@@ -118,7 +118,7 @@ def _fault_of_sqlite(error: sqlite3.Error, code: int) -> Unusable | None:
 
 
 class FaultGuard:
-    """Swallows the file's faults and warns now and then. Called by workers; the lock protects `_warned_at`."""
+    """Swallows the file's faults and warns now and then. Called by any thread; the lock protects `_warned_at`."""
 
     def __init__(self, log: logging.Logger, store: str) -> None:
         self._log = log

@@ -25,7 +25,7 @@ class ReasoningForms:
     A form is confirmed when two answers in a row show it; until then it is used only if the answer that showed it
     leaves no doubt, and never written. A row is written when another form is confirmed.
 
-    Called by workers. The lock protects the dicts; two are read from the file once.
+    Called by any thread. The lock protects the dicts; two are read from the file once.
     """
 
     def __init__(self, database: Database) -> None:
@@ -80,8 +80,8 @@ class ReasoningForms:
 class KeyNamespaces:
     """By name of a key or group and by base URL, the namespace of the key with which the name was first used.
 
-    So a key that gets a name keeps its reasoning, and a name that gets another key does, too. Called by workers; if two
-    threads look a name up, both find the same.
+    So a key that gets a name keeps its reasoning, and a name that gets another key does, too. Called by any
+    thread; if two look a name up, both find the same.
     """
 
     def __init__(self, database: Database, keep_first: Callable[[str, bytes], bytes | None] | None = None) -> None:

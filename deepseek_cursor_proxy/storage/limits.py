@@ -110,7 +110,7 @@ _ADD = (
 
 
 class LimitTables:
-    """The limits in the store's file, by one IMMEDIATE transaction per call. Called by workers and the renewer.
+    """The limits in the store's file, by one IMMEDIATE transaction per call. Called by any thread.
 
     Table `limit_counters` has what is spent, `limit_holds` what is reserved, `settled_requests` the requests that count
     already. Old rows are deleted now and then by a call that writes.

@@ -108,7 +108,7 @@ def _create_exclusive(path: Path) -> int:
 
 
 class InstallationSecret:
-    """The secret beside a store. Called by workers; the lock lets one of them load it.
+    """The secret beside a store. Called by any thread; the lock lets one of them load it.
 
     If the file cannot be written, the secret is in memory; items sealed with it do not open after a restart.
     """

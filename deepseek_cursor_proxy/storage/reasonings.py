@@ -85,7 +85,7 @@ class WaitingReasonings(WriteBehind[ReasoningEntry]):
 
 
 class ReasoningStore(Table[ReasoningEntry]):
-    """Called by workers. The lock protects `_used`, the rows whose use is written later: a lookup never writes."""
+    """Called by any thread. The lock protects `_used`, the rows whose use is written later: a lookup never writes."""
 
     name = "reasonings"
     title = "reasoning store"

@@ -134,7 +134,7 @@ class WaitingChanges(WriteBehind[ResponseChange]):
 
 
 class ResponseStore(Table[ResponseChange]):
-    """Called by workers, background jobs and the reopener.
+    """Called by any thread.
 
     The lock lets one thread write at a time and protects `_in_work` and `_has_orphans`. Changes that
     wait and the database have locks of their own, so that a lookup waits for no writer.

@@ -40,7 +40,7 @@ class TableOptions(TypedDict, total=False):
 
 
 class Table(Generic[_Entry]):
-    """Called by workers. Database, guard and write-behind have locks of their own.
+    """Called by any thread. Database, guard and write-behind have locks of their own.
 
     name, title              of the table, in SQL and in warnings
     id, time                 the columns of a row's number and of its time

@@ -45,7 +45,7 @@ class _Write(Generic[_Entry]):
 
 
 class WriteBehind(Generic[_Entry]):
-    """Entries in memory by key. Called by workers and the reopener.
+    """Entries in memory by key. Called by any thread.
 
     `_lock` protects the entries. `_writing`, which is taken first, lets one thread write and take from `_writes`.
     """

@@ -47,7 +47,7 @@ class BpeTokenizer:
     """Called by any thread, without a lock: `_lengths` is a plain dictionary, and a lost entry is computed again."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        """Takes a parsed tokenizer.json; raises UnsupportedTokenizer. Too slow for a worker."""
+        """Takes a parsed tokenizer.json; raises UnsupportedTokenizer. Too slow for a request."""
         try:
             model = document["model"]
             _refuse_unknown(document, model)

@@ -28,7 +28,7 @@ _MAX_BYTES_OF_TEXTS = 2 * 1024 * 1024
 
 
 class TokenCounter:
-    """Called by workers. The lock protects the start of the loader."""
+    """Called by any thread. The lock protects the start of the loader."""
 
     def __init__(self, config: ProxyConfig) -> None:
         """Opens no file."""

@@ -141,7 +141,7 @@ class WaitingRequests(WriteBehind[RequestRecord]):
 
 
 class UsageLedger(Table[RequestRecord]):
-    """`add` is called by workers, the rest by its own."""
+    """`add` is called by any thread, the rest by its own."""
 
     name = "usage"
     title = "usage"

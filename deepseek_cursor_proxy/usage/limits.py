@@ -127,7 +127,7 @@ def _characters(message: Message) -> int:
 
 
 class Limiter:
-    """Called by workers and its own thread. `_lock` protects all fields below it."""
+    """Called by any thread. `_lock` protects all fields below it."""
 
     def __init__(self, store: LimitStore, now: Callable[[], float] = time.time) -> None:
         self._store = store

@@ -31,7 +31,7 @@ _COUNTER_SECONDS = 3600
 
 
 class SharedLimits:
-    """Called by workers and the thread that renews."""
+    """Called by any thread."""
 
     def __init__(self, state: SharedState) -> None:
         self._state = state

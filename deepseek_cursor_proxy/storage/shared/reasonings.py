@@ -12,7 +12,7 @@ _KEYS_PER_CALL = 200
 
 
 class SharedReasonings:
-    """Called by workers."""
+    """Called by any thread."""
 
     def __init__(self, state: SharedState, max_age_seconds: float) -> None:
         self._state = state

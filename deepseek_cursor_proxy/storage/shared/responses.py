@@ -23,7 +23,7 @@ _MOST_BYTES = 1024**3
 
 
 class SharedResponses:
-    """Called by workers, jobs and its own thread."""
+    """Called by any thread."""
 
     def __init__(self, state: SharedState, store: ResponseStore) -> None:
         self._state = state

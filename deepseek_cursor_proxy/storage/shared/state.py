@@ -74,7 +74,7 @@ class _WaitingEntries(WriteBehind[BacklogEntry]):
 
 
 class Backlog(Table[BacklogEntry]):
-    """What the engine has not got, in the file, in order. Called by workers and the thread that writes it.
+    """What the engine has not got, in the file, in order. Called by any thread.
 
     True while something waits that this process added, or found when it started.
     """
@@ -121,7 +121,7 @@ class Backlog(Table[BacklogEntry]):
 
 
 class SharedState:
-    """Called by workers and its own thread. The engine and the backlog have locks of their own."""
+    """Called by any thread. The engine and the backlog have locks of their own."""
 
     def __init__(
         self,
