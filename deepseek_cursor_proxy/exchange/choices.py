@@ -31,6 +31,9 @@ _Item = TypeVar("_Item")
 
 # How often a thread that waits for the choices looks at the client.
 _CHECK_SECONDS = 0.1
+# Batches that may wait for a client that reads slowly: what is read of an answer is paid for, and held in memory.
+_MOST_WAITING = 64
+_FULL_SECONDS = 0.02
 
 
 class _Output(NamedTuple):
@@ -62,6 +65,7 @@ class ChoicesExchange:
         except BaseException as error:
             exchange.close(error)
             raise
+        exchange._is_open = True
         return exchange
 
     def __init__(self, client: ClientRequest) -> None:
@@ -74,6 +78,8 @@ class ChoicesExchange:
             self._peer = Wakeup()
         except OSError:
             raise _overload_error() from None
+        # Whether DeepSeek accepted all calls. Until then no choice waits: a call may need the slot of another.
+        self._is_open = False
         # When to look at the client again.
         self._check = Deadline.after(0.0)
         self._threads: list[threading.Thread] = []
@@ -181,6 +187,8 @@ class ChoicesExchange:
         try:
             with closing(exchange.deltas()) as batches:
                 for batch in batches:
+                    while self._is_open and self._outputs.qsize() >= _MOST_WAITING:
+                        pause(_FULL_SECONDS, self._peer)
                     self._outputs.put(_Output(choice, batch))
             self._outputs.put(_Output(choice, None))
         except BaseException as error:

@@ -4,13 +4,16 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.exchange import choices
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
+from tests.support.polling import wait_until
 from tests.support.threads import run_at_once
 
 BODY = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, "n": 3}
@@ -115,6 +118,26 @@ class TestChoices(SocketTestCase):
         self.assertIn(b"200 OK", sock.recv(1000))
         sock.close()
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_a_client_that_reads_slowly_has_few_batches_waiting(self) -> None:
+        sizes = [0]
+
+        class Counted(SimpleQueue[Any]):
+            def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+                super().put(item, block, timeout)
+                sizes.append(self.qsize())
+
+        self.fake.answer(*(Answer(reasoning="R", content="x" * 3_000_000, piece=3000) for _ in range(2)))
+        with mock.patch.object(choices, "SimpleQueue", Counted), mock.patch.object(choices, "_MOST_WAITING", 4):
+            sock = self.connect(self.proxy(), {**BODY, "n": 2, "stream": True})
+            sock.recv(1)
+            wait_until(lambda: max(sizes) >= 4)
+            # What came before both calls were accepted may be more.
+            sizes[:] = [0]
+            reply = sock.recv(1)
+            while not reply.endswith(b"0\r\n\r\n"):
+                reply = reply[-5:] + sock.recv(1 << 20)
+        self.assertLessEqual(max(sizes), 5)
 
     def test_choices_without_threads_to_run_them_release_their_slots(self) -> None:
         proxy = self.proxy()
