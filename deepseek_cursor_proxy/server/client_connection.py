@@ -307,7 +307,7 @@ class ClientConnection:
         """Discard what the client still sends, until it has read our reply; an early close would lose the reply."""
         self._shut(socket.SHUT_WR)
         until = time.monotonic() + _LINGER_SECONDS
-        while self.receive(min(until, time.monotonic() + _LINGER_SILENCE_SECONDS)):
+        while (now := time.monotonic()) < until and self.receive(min(until, now + _LINGER_SILENCE_SECONDS)):
             pass
 
 

@@ -15,6 +15,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import NotFound, Overloaded
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.net.wait import pause
+from deepseek_cursor_proxy.server import client_connection
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
 from deepseek_cursor_proxy.server.connections import Connections
 from tests.support.harness import PATIENCE, read_reply, read_to_the_end
@@ -101,6 +102,18 @@ class TestClientConnection(unittest.TestCase):
         self.assertEqual((404, "close"), (status, headers["connection"]))
         client.shutdown(socket.SHUT_WR)
         self.assert_ended(client)
+
+    def test_a_client_that_never_stops_sending_is_read_for_a_while_only(self) -> None:
+        connection, _ = self.serve()
+        patience = time.monotonic() + 1
+
+        def receive(_until: float) -> bytes:
+            self.assertLess(time.monotonic(), patience)
+            return b"x"
+
+        with mock.patch.object(client_connection, "_LINGER_SECONDS", 0.05):
+            with mock.patch.object(connection, "receive", receive):
+                connection._linger()
 
     def test_an_error_of_the_app_ends_the_connection_with_its_status(self) -> None:
         _, client = self.serve(mock.Mock(side_effect=NotFound("no such path")))
