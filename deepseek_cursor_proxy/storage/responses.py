@@ -291,16 +291,12 @@ class ResponseStore(Table[ResponseChange]):
             return True
         if was_there is not None:
             return bool(was_there[0])
-        if not change.may_insert and change.row is not None and self._is_gone(change):
-            self._waiting.discard([(change.caller, change.id)])
-            return False
+        if not change.may_insert and change.row is not None:
+            with self._faults.guard("look up"):
+                if self._select(change.caller, change.id, with_events=False) is None:
+                    self._waiting.discard([(change.caller, change.id)])
+                    return False
         return True
-
-    def _is_gone(self, change: ResponseChange) -> bool:
-        """True if the file has no row of this response; False if the file cannot be read."""
-        with self._faults.guard("look up"):
-            return self._select(change.caller, change.id, with_events=False) is None
-        return False
 
     def _write_entry(self, connection: sqlite3.Connection, entry: ResponseChange) -> bool:
         """Make a change. True if it replaced, deleted or inserted a row."""

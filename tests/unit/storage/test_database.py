@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.storage import database, schema
 from deepseek_cursor_proxy.storage.database import Database, open_read_only
 from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Refused, Unusable
 from tests.support.databases import StoreFileTestCase
+from tests.support.polling import PATIENCE
 from tests.support.systems import needs_removable_open_files, needs_symlinks
 from tests.support.threads import in_background, run_at_once
 
@@ -188,6 +189,22 @@ class TestFaults(StoreFileTestCase):
         self.opened.confirm()
         insert(self.opened)
         self.assertEqual(2, count(self.opened))
+
+    def test_a_call_that_knows_the_fault_does_not_wait_for_the_thread_that_opens_the_file(self) -> None:
+        self.lock()
+        with self.assertRaises(Locked):
+            insert(self.opened)
+        with self.opened._lock, self.opened._read_lock:
+            results: list[type[Exception]] = []
+
+            def use() -> None:
+                try:
+                    insert(self.opened)
+                except Unusable as fault:
+                    results.append(type(fault))
+
+            in_background(self, use).join(PATIENCE)
+            self.assertEqual([Locked], results)
 
     def test_pending_writes_reach_a_reopened_file_before_any_other(self) -> None:
         other = self.lock()

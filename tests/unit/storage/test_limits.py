@@ -95,6 +95,14 @@ class TestLimitTables(DatabaseTestCase):
         self.assertEqual([("2",)], self.select("SELECT request FROM settled_requests"))
         self.assertEqual([], self.select("SELECT holder FROM limit_counters"))
 
+    def test_a_clock_that_is_a_year_ahead_for_a_moment_resets_one_budget_of_ten_at_most(self) -> None:
+        counters = [DAY._replace(holder=f"keys.{number}") for number in range(9)]
+        self.limits.settle("1", [Spent(counter, 5) for counter in counters], self.now)
+        self.now += 365 * 24 * 3600
+        self.limits.settle("2", (), self.now)
+        self.now -= 365 * 24 * 3600
+        self.assertEqual(8, sum(used.spent == 5 for used in self.used(*counters)))
+
     def test_a_sum_stays_a_whole_number(self) -> None:
         for name in ("1", "2"):
             self.assertIsNotNone(self.limits.settle(name, (Spent(DAY, 2**63 - 1),), self.now))
