@@ -6,8 +6,8 @@ of them continues from its own last result:
 
     stage      goes through                  result                          in
     decode     the bytes of a body           JSON values                     here
-    unseal     JSON values                   the same, unsealed              protocols/responses, protocols/anthropic
-    parse      JSON values                   Messages                        protocols/request
+    unseal     JSON values                   the same, unsealed              responses_envelope, anthropic_request
+    parse      JSON values                   Messages                        protocols/messages, input_items
     echoes     Messages                      those that take the place of    reasoning/echoes, if there are any
                                              turns with an echo
     identify   Messages                      their keys                      reasoning/identity

@@ -16,11 +16,7 @@ from pathlib import Path
 PACKAGE = "deepseek_cursor_proxy"
 ROOT = Path(__file__).parent.parent / PACKAGE
 
-CLIENT_PROTOCOLS = sorted(
-    f"protocols.{path.stem}"
-    for path in (ROOT / "protocols").iterdir()
-    if path.stem[0] != "_" and path.stem != "request"
-)
+CLIENT_PROTOCOLS = ("protocols.chat", "protocols.responses", "protocols.anthropic")
 # The folders that each folder imports. ROOT_FILES and `config` are open to all and are not repeated.
 DIRECTIONS = {
     "config": "",
@@ -84,9 +80,11 @@ def modules() -> dict[str, Path]:
 
 
 def folder(module: str) -> str:
-    """The row of DIRECTIONS that a module belongs to; the protocols and some sub-folders have one each."""
+    """The row of DIRECTIONS that a module belongs to; some sub-folders have one, and the files of each client's API."""
     parts = module.split(".")
-    return ".".join(parts[:2]) if parts[0] == "protocols" or ".".join(parts[:2]) in DIRECTIONS else parts[0]
+    if parts[0] == "protocols":
+        return next((api for api in CLIENT_PROTOCOLS if module.startswith(f"{api}_")), "protocols.request")
+    return ".".join(parts[:2]) if ".".join(parts[:2]) in DIRECTIONS else parts[0]
 
 
 @functools.cache

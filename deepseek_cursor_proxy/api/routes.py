@@ -33,7 +33,7 @@ from deepseek_cursor_proxy.errors import (
     WrongKey,
 )
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
-from deepseek_cursor_proxy.protocols.anthropic import errors as anthropic
+from deepseek_cursor_proxy.protocols import anthropic_errors as anthropic
 from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:

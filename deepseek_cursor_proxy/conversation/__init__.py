@@ -70,7 +70,7 @@ class ChatRequest(NamedTuple):
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: str | Mapping[str, Any] | None = None
     stream: bool = False
-    # Where a stream has its usage: True for a chunk of its own, False for nowhere; see protocols/chat.
+    # Where a stream has its usage: True for a chunk of its own, False for nowhere; see protocols/chat_writer.
     include_usage: bool | None = None
     # How many answers the client wants; each is an upstream call of its own.
     choices: int = 1

@@ -19,8 +19,8 @@ from deepseek_cursor_proxy.conversation import Batches, Message, Reply
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
-from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter
+from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare

@@ -9,8 +9,8 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.apis.responses_api import ResponseReader, payload
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.request import responses_items
-from deepseek_cursor_proxy.protocols.responses import envelope
+from deepseek_cursor_proxy.protocols import input_items
+from deepseek_cursor_proxy.protocols import responses_envelope as envelope
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import digest_message, identify
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
@@ -131,13 +131,13 @@ class TestSearches(unittest.TestCase):
                 written += writing.end() if is_whole else writing.fail(failure or UpstreamFailed("It broke off."))
                 output = check_stream(events(written))["output"]
                 # Whatever it is, it can be sent back.
-                history = responses_items.read([question("q"), *output, question("n")], keep_server_items=True)
+                history = input_items.read([question("q"), *output, question("n")], keep_server_items=True)
                 payload(ChatRequest("m", "deepseek-flash", history.messages))
 
     def check(self, answer: Message, echo: list[Json], original: list[Json]) -> None:
         opener = Opener(Sealer(b"secret", b"caller"), 1_000_000)
         items = envelope.unseal([question("q"), *echo, question("n")], opener)
-        history = responses_items.read(items, keep_server_items=True).messages
+        history = input_items.read(items, keep_server_items=True).messages
         self.assertEqual(["user", "assistant", "user"], [message.role for message in history])
         self.assertEqual(digest_message(answer).digest, digest_message(history[1]).digest)
         # What `restore` does once the turn is found.

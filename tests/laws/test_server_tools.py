@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.deepseek.apis.messages_api import MESSAGES
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning.chats import sort_tools
 from tests.support.histories import new_chat
 from tests.support.width import width

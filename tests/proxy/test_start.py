@@ -19,7 +19,7 @@ LATER = {
     "deepseek_cursor_proxy.observers.trace",
     "deepseek_cursor_proxy.cli.tunnel.supervisor",
     "deepseek_cursor_proxy.observers.console",
-    "deepseek_cursor_proxy.protocols.request.parse",
+    "deepseek_cursor_proxy.protocols.request",
     "deepseek_cursor_proxy.reasoning.restore",
     *("difflib", "tomllib", "hashlib", "hmac", "secrets", "getpass", "urllib.request", "concurrent.futures"),
     "subprocess",

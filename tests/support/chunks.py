@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
-from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
+from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter
 
 
 def written_chunk(delta: Delta, model: str = "m") -> dict[str, Any]:

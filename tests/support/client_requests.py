@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RequestReport
 from deepseek_cursor_proxy.http1.messages import HttpRequest
-from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.request import parse
 
 ME = b"m" * 32
 KEY = "sk-0123456789"

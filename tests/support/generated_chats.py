@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
-from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
 from tests.fake_deepseek import contract

@@ -9,8 +9,8 @@ from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter, failure_events
-from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter, failure_events
+from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 
 _API = PassthroughApi("/chat/completions", StreamEnds(re.compile(rb"data: \[DONE\]"), failure_events))

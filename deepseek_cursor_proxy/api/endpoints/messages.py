@@ -11,8 +11,8 @@ from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.messages_api import MESSAGES
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.protocols.anthropic.request import parse
-from deepseek_cursor_proxy.protocols.anthropic.writer import (
+from deepseek_cursor_proxy.protocols.anthropic_request import parse
+from deepseek_cursor_proxy.protocols.anthropic_writer import (
     MessageHead,
     MessageWriter,
     PingingWriter,

@@ -33,11 +33,11 @@ from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, encode_json
-from deepseek_cursor_proxy.protocols.request.parse import parse
-from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
-from deepseek_cursor_proxy.protocols.responses import envelope
-from deepseek_cursor_proxy.protocols.responses.envelope import Frame, ResponseOptions
-from deepseek_cursor_proxy.protocols.responses.writer import (
+from deepseek_cursor_proxy.protocols import responses_envelope as envelope
+from deepseek_cursor_proxy.protocols.input_items import OWN_ID
+from deepseek_cursor_proxy.protocols.request import parse
+from deepseek_cursor_proxy.protocols.responses_envelope import Frame, ResponseOptions
+from deepseek_cursor_proxy.protocols.responses_writer import (
     PlainCompactionWriter,
     PlainResponseWriter,
     ResponseWriter,

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.exchange import prepare_request
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, bad_field, decode_json_object, encode_json, optional, too_long
-from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.sessions import export, rendering
 from deepseek_cursor_proxy.sessions.export import node_json, prompt_json, session_json
 from deepseek_cursor_proxy.sessions.trajectory import Session, SessionOptions, message_json

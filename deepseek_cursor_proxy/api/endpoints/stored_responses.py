@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import Json, encode_json
-from deepseek_cursor_proxy.protocols.responses.writer import failure_event
+from deepseek_cursor_proxy.protocols.responses_writer import failure_event
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.responses import StoredResponse, unpack_events
 

@@ -11,7 +11,7 @@ from typing import Any
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
-from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
 from tests.fake_deepseek import Answer, Call

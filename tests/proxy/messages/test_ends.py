@@ -3,7 +3,7 @@
 import json
 from unittest import mock
 
-from deepseek_cursor_proxy.protocols.anthropic.writer import MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic_writer import MessageWriter
 from tests.fake_deepseek import Answer, Call, Failure, Raw
 from tests.support.harness import PATIENCE, read_to_the_end, read_until, request_bytes
 from tests.support.messages_client import PATH, TOOLS, ClientReply, MessagesTestCase, assistant, blocks, kinds, user

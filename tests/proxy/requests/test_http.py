@@ -12,7 +12,7 @@ from http.server import HTTPServer
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.protocols.chat import ChunkWriter
+from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter
 from deepseek_cursor_proxy.server import client_connection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from tests.fake_deepseek import Answer, Failure

@@ -8,7 +8,7 @@ from unittest import mock
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import Reply
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
-from deepseek_cursor_proxy.protocols.chat import ChunkWriter
+from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter
 from tests.fake_deepseek import Answer, Call, Failure, Raw
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, chat_body, read_reply, request_bytes
 from tests.support.histories import TOOLS

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.protocols.request import responses_items
+from deepseek_cursor_proxy.protocols import input_items
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
 from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.histories import tool_calls
@@ -128,13 +128,13 @@ class TestChains(ResponsesTestCase):
 
     def test_a_chain_parses_only_its_new_items(self) -> None:
         proxy, previous, taken = self.proxy(), None, []
-        take = responses_items._Reader.read
+        take = input_items._Reader.read
 
         def counted(reader: Any, item: Any, param: str) -> None:
             taken.append(param)
             take(reader, item, param)
 
-        with mock.patch.object(responses_items._Reader, "read", counted):
+        with mock.patch.object(input_items._Reader, "read", counted):
             for number in range(8):
                 self.fake.answer(Answer(reasoning=f"Thought {number}.", content=f"Answer {number}."))
                 taken.clear()

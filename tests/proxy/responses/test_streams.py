@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from unittest import mock
 
-from deepseek_cursor_proxy.protocols.responses import writer
+from deepseek_cursor_proxy.protocols import responses_writer as writer
 from tests.fake_deepseek import Answer, Call, Failure, Raw
 from tests.proxy.faults.test_client_disconnects import WAYS
 from tests.proxy.responses.test_background import first_response

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.deepseek.model_resolver import (
     resolve_claude,
 )
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.request import parse
 from tests.support.histories import TOOLS
 
 PRO, FLASH = "deepseek-v4-pro", "deepseek-flash"

@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import Forbidden, NotFound
 from deepseek_cursor_proxy.exchange.upstreams import ChatRoute, RoutedChat, Upstreams
-from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
 from tests.support.databases import DatabaseTestCase

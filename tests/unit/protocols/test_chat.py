@@ -9,7 +9,7 @@ from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Hear
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.protocols.chat import ChunkWriter, CompletionWriter
+from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter
 from tests.support.histories import user
 
 REQUEST = ChatRequest("asked", "deepseek-v4-pro", (user("hi"),), stream=True)

@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delt
 from deepseek_cursor_proxy.deepseek.apis import chat_stream
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.chat import ChunkWriter
+from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from tests.support.width import width

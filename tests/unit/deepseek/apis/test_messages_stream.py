@@ -10,8 +10,8 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Heartbeat, Re
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.apis.messages_api import MessageStreamReader, message_deltas, usage
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
-from deepseek_cursor_proxy.protocols.anthropic.writer import MessageHead, MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic_request import MessageRequest
+from deepseek_cursor_proxy.protocols.anthropic_writer import MessageHead, MessageWriter
 from deepseek_cursor_proxy.reasoning.identity import is_unique_id
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from tests.fake_deepseek import Answer, BlockAnswer, Call, Citation, Search

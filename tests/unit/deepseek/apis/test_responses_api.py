@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Me
 from deepseek_cursor_proxy.deepseek.apis import responses_api
 from deepseek_cursor_proxy.deepseek.apis.responses_api import payload, response_deltas
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.request import responses_items
+from deepseek_cursor_proxy.protocols import input_items
 from deepseek_cursor_proxy.reasoning.identity import is_unique_id
 from tests.support.histories import TOOLS, assistant, result, system, user
 
@@ -93,7 +93,7 @@ class TestInputItems(unittest.TestCase):
         for seed in range(200):
             chat = history(random.Random(seed))
             with self.subTest(seed):
-                self.assertEqual(chat, responses_items.read(self.items(*chat)).messages)
+                self.assertEqual(chat, input_items.read(self.items(*chat)).messages)
 
     def test_a_grown_history_begins_with_the_same_native_bytes(self) -> None:
         for seed in range(50):

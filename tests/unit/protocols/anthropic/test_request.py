@@ -19,9 +19,11 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.protocols.anthropic import errors, request, writer
-from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
-from deepseek_cursor_proxy.protocols.anthropic.writer import MessageHead, MessageWriter
+from deepseek_cursor_proxy.protocols import anthropic_errors as errors
+from deepseek_cursor_proxy.protocols import anthropic_request as request
+from deepseek_cursor_proxy.protocols import anthropic_writer as writer
+from deepseek_cursor_proxy.protocols.anthropic_request import MessageRequest
+from deepseek_cursor_proxy.protocols.anthropic_writer import MessageHead, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from tests.support.bad_requests import assert_named
 from tests.support.generated_answers import answer, batches, message, stream, words

@@ -10,8 +10,8 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
-from deepseek_cursor_proxy.protocols.anthropic.writer import PING, MessageHead, MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic_request import MessageRequest
+from deepseek_cursor_proxy.protocols.anthropic_writer import PING, MessageHead, MessageWriter
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
 from tests.support.messages_client import Json, add_up_events, blocks, events, kinds

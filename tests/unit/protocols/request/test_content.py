@@ -1,7 +1,7 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.protocols.request import content
+from deepseek_cursor_proxy.protocols import content
 from tests.support.bad_requests import assert_named
 
 URL = "data:image/png;base64,AAAA"

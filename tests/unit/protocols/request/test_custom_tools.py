@@ -2,8 +2,8 @@ import json
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta
-from deepseek_cursor_proxy.protocols.request import custom_tools
-from deepseek_cursor_proxy.protocols.request.custom_tools import CustomCallUnwrapper, ToolNames, wrap_text
+from deepseek_cursor_proxy.protocols import custom_tools
+from deepseek_cursor_proxy.protocols.custom_tools import CustomCallUnwrapper, ToolNames, wrap_text
 from tests.support.histories import assistant
 
 PATCHER = "ApplyPatch"

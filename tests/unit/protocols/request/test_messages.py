@@ -5,8 +5,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols.request import messages
-from deepseek_cursor_proxy.protocols.request.messages import MessageReader, read_plain
+from deepseek_cursor_proxy.protocols import messages
+from deepseek_cursor_proxy.protocols.messages import MessageReader, read_plain
 from tests.support.histories import new_chat
 
 ABSENT = object()

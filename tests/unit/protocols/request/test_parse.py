@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request.parse import parse
+from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning.identity import identify
 from tests.support.bad_requests import assert_named
 from tests.support.histories import TOOLS

@@ -3,9 +3,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall, unpack_items
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.protocols.request import responses_items
-from deepseek_cursor_proxy.protocols.request.custom_tools import ToolNames
-from deepseek_cursor_proxy.protocols.responses import envelope
+from deepseek_cursor_proxy.protocols import input_items
+from deepseek_cursor_proxy.protocols import responses_envelope as envelope
+from deepseek_cursor_proxy.protocols.custom_tools import ToolNames
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.bad_requests import assert_named
 from tests.support.histories import assistant, new_chat, result, system, user
@@ -35,20 +35,20 @@ def output(call_id: str, value: Any = "ok") -> dict[str, Any]:
 
 
 def messages(*items: Any) -> list[Message]:
-    return list(responses_items.read(list(items), tools=ToolNames(known={"Read"})).messages)
+    return list(input_items.read(list(items), tools=ToolNames(known={"Read"})).messages)
 
 
 class TestTurns(unittest.TestCase):
     def test_an_input_string_is_a_user_message(self) -> None:
-        self.assertEqual((user("hi"),), responses_items.read("hi").messages)
+        self.assertEqual((user("hi"),), input_items.read("hi").messages)
 
     def test_text_parts_stay_a_list_in_user_items_only(self) -> None:
         parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
         apart = ({"type": "text", "text": "a"}, {"type": "text", "text": "b"})
         for role, expected in (("user", apart), ("developer", "a\nb"), ("system", "a\nb")):
-            [message] = responses_items.read([{"type": "message", "role": role, "content": parts}]).messages
+            [message] = input_items.read([{"type": "message", "role": role, "content": parts}]).messages
             self.assertEqual(expected, message.content)
-        [message] = responses_items.read([{"role": "user", "content": parts[:1]}]).messages
+        [message] = input_items.read([{"role": "user", "content": parts[:1]}]).messages
         self.assertEqual("a", message.content)
 
     def test_items_of_one_turn_become_one_assistant_message(self) -> None:
@@ -104,9 +104,7 @@ class TestTurns(unittest.TestCase):
         ):
             for kind, arguments in (("function_call", "{}"), ("custom_tool_call", '{"input":"{}"}')):
                 item = {"type": kind, "call_id": "a", "name": name, "arguments": "{}", "input": "{}"}
-                found = responses_items.read(
-                    [{**item, "namespace": namespace}], tools=ToolNames(upstream=upstream_names)
-                )
+                found = input_items.read([{**item, "namespace": namespace}], tools=ToolNames(upstream=upstream_names))
                 self.assertEqual((assistant("", ("a", expected, arguments)),), found.messages)
 
     def test_the_output_of_a_call_item_may_be_parts(self) -> None:
@@ -150,12 +148,12 @@ class TestGrownHistory(unittest.TestCase):
         memory, whole = new_chat(), self.long_history()
         for count in (*range(1, len(whole)), 20, 50, 30):
             with self.subTest(count):
-                grown = responses_items.read(whole[:count], memory=memory)
-                self.assertEqual(responses_items.read(whole[:count]), grown)
+                grown = input_items.read(whole[:count], memory=memory)
+                self.assertEqual(input_items.read(whole[:count]), grown)
 
     def test_items_that_come_back_become_the_same_message_objects(self) -> None:
         memory, whole = new_chat(), self.long_history()
-        before, after = (responses_items.read(each, memory=memory).messages for each in (whole[:14], whole))
+        before, after = (input_items.read(each, memory=memory).messages for each in (whole[:14], whole))
         self.assertGreater(len(before), 6)
         self.assertEqual([True] * len(before), [old is new for old, new in zip(before, after, strict=False)])
 
@@ -163,15 +161,15 @@ class TestGrownHistory(unittest.TestCase):
         items = [{**each, "namespace": "n"} if "name" in each else each for each in self.long_history()]
         memory, names = new_chat(), []
         for name in ("one", "two", "one"):
-            found = responses_items.read(items, tools=ToolNames(upstream={("n", "Read"): name}), memory=memory).messages
+            found = input_items.read(items, tools=ToolNames(upstream={("n", "Read"): name}), memory=memory).messages
             names.append({each.name for message in found for each in message.tool_calls})
         self.assertEqual([{"one"}, {"two"}, {"one"}], names)
 
     def test_an_error_in_a_grown_history_has_the_index_of_the_item(self) -> None:
         memory, whole = new_chat(), self.long_history()
-        responses_items.read(whole, memory=memory)
+        input_items.read(whole, memory=memory)
         with self.assertRaisesRegex(BadRequest, rf"input\[{len(whole)}\]"):
-            responses_items.read([*whole, 5], memory=memory)
+            input_items.read([*whole, 5], memory=memory)
 
 
 SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
@@ -179,7 +177,7 @@ SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "actio
 
 class TestServerItems(unittest.TestCase):
     def read(self, *items: Any) -> list[Message]:
-        return list(responses_items.read(list(items), keep_server_items=True).messages)
+        return list(input_items.read(list(items), keep_server_items=True).messages)
 
     def turn(self, *items: Any) -> tuple[str | None, Any, list[dict[str, Any]]]:
         """The one turn of these items: its reasoning, its text, and the items in their places."""
@@ -218,16 +216,16 @@ class TestServerItems(unittest.TestCase):
                 self.assertEqual(expected, [each for each in found if each["type"] != "text"])
 
     def test_they_are_left_out_where_deepseek_does_not_get_them(self) -> None:
-        found = responses_items.read([SEARCH, answer("a")])
+        found = input_items.read([SEARCH, answer("a")])
         self.assertEqual(((assistant("a"),), ("input item web_search_call",)), (found.messages, found.dropped))
 
     def test_a_known_beginning_gives_the_same_messages(self) -> None:
         items = [each for turn in range(8) for each in (question(str(turn)), reasoning("Hm."), SEARCH, answer("a"))]
         for end in range(len(items)):
             memory = new_chat()
-            responses_items.read(items[:end], memory=memory, keep_server_items=True)
-            responses_items.read(items, memory=memory)
-            found = responses_items.read(items, memory=memory, keep_server_items=True)
+            input_items.read(items[:end], memory=memory, keep_server_items=True)
+            input_items.read(items, memory=memory)
+            found = input_items.read(items, memory=memory, keep_server_items=True)
             self.assertEqual(self.read(*items), list(found.messages))
 
 
@@ -235,7 +233,7 @@ class TestOtherItems(unittest.TestCase):
     def test_items_of_other_servers_are_reported_as_dropped(self) -> None:
         """They were user messages of raw JSON, images in base64 included."""
         for item in HOSTED:
-            found = responses_items.read([question("q"), item, question("and?")])
+            found = input_items.read([question("q"), item, question("and?")])
             with self.subTest(item["type"]):
                 self.assertEqual((user("q"), user("and?")), found.messages)
                 self.assertEqual((f"input item {item['type']}",), found.dropped)
@@ -258,7 +256,7 @@ class TestOtherItems(unittest.TestCase):
         sealer = Sealer(b"secret", b"caller")
         item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.seal("They looked at a.py.")}
         foreign = {**item, "encrypted_content": "gAAAAABpM0Yj"}
-        found = responses_items.read(envelope.unseal([question("q"), item, foreign], Opener(sealer, 1000)))
+        found = input_items.read(envelope.unseal([question("q"), item, foreign], Opener(sealer, 1000)))
         self.assertEqual(["user", "system"], [message.role for message in found.messages])
         self.assertTrue(str(found.messages[1].content).endswith("\n\nThey looked at a.py."))
         self.assertEqual(("input item compaction",), found.dropped)
@@ -266,14 +264,14 @@ class TestOtherItems(unittest.TestCase):
     def test_tools_declared_among_the_items_are_found(self) -> None:
         tool = {"type": "function", "name": "x"}
         declared = {"type": "additional_tools", "role": "developer", "tools": [tool, 7]}
-        found = responses_items.declared_tools([declared, question("q"), 7, {**declared, "tools": None}, declared])
+        found = input_items.declared_tools([declared, question("q"), 7, {**declared, "tools": None}, declared])
         places = ["input[0].tools[0]", "input[0].tools[1]", "input[4].tools[0]", "input[4].tools[1]"]
         self.assertEqual(list(zip([tool, 7, tool, 7], places, strict=True)), found)
         self.assertEqual([user("q")], messages(declared, question("q")))
         for nothing in ("q", None, 7, [], {}):
-            self.assertEqual([], responses_items.declared_tools(nothing))
+            self.assertEqual([], input_items.declared_tools(nothing))
         with self.assertRaises(BadRequest) as caught:
-            responses_items.declared_tools([{**declared, "tools": 7}], "messages")
+            input_items.declared_tools([{**declared, "tools": 7}], "messages")
         self.assertEqual("messages[0].tools", caught.exception.param)
 
     def test_a_bad_item_is_a_400_that_names_it(self) -> None:
@@ -291,4 +289,4 @@ class TestOtherItems(unittest.TestCase):
             (".namespace", {**call("a"), "namespace": 7}, {"type": "custom_tool_call", "name": "x", "namespace": []}),
         )
         assert_named(self, messages, "input[0]", *rows)
-        assert_named(self, responses_items.read, "input", ("", 7, {}, True))
+        assert_named(self, input_items.read, "input", ("", 7, {}, True))

@@ -2,7 +2,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.protocols.request.parse import THINKING_FIELDS, ThinkingOptions, parse, read_thinking
+from deepseek_cursor_proxy.protocols.request import THINKING_FIELDS, ThinkingOptions, parse, read_thinking
 from tests.support.bad_requests import assert_named
 
 ON, OFF = {"type": "enabled"}, {"type": "disabled"}

@@ -2,7 +2,7 @@ import random
 import re
 import unittest
 
-from deepseek_cursor_proxy.protocols.request.tools import QualifiedName, describe_inner, upstream_name, upstream_names
+from deepseek_cursor_proxy.protocols.tools import QualifiedName, describe_inner, upstream_name, upstream_names
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # Parts of hostile names: separators, other scripts, halves of surrogate pairs, length.

@@ -4,7 +4,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request import tools as request_tools
+from deepseek_cursor_proxy.protocols import tools as request_tools
 from tests.support.bad_requests import assert_named
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}

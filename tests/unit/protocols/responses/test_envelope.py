@@ -4,9 +4,9 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.protocols.request.responses_items import OWN_ID
-from deepseek_cursor_proxy.protocols.responses import envelope
-from deepseek_cursor_proxy.protocols.responses.envelope import Frame, ResponseOptions, state
+from deepseek_cursor_proxy.protocols import responses_envelope as envelope
+from deepseek_cursor_proxy.protocols.input_items import OWN_ID
+from deepseek_cursor_proxy.protocols.responses_envelope import Frame, ResponseOptions, state
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.bad_requests import assert_named
 from tests.support.histories import new_chat

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
-from deepseek_cursor_proxy.protocols.request import responses_items
-from deepseek_cursor_proxy.protocols.request.custom_tools import ToolNames, echoed_message
-from deepseek_cursor_proxy.protocols.responses import envelope as responses
+from deepseek_cursor_proxy.protocols import input_items
+from deepseek_cursor_proxy.protocols import responses_envelope as responses
+from deepseek_cursor_proxy.protocols.custom_tools import ToolNames, echoed_message
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support import generated_answers as generated
 from tests.support.generated_answers import CUSTOM, FUNCTION, INNER, INNER_CUSTOM, MARK, REQUEST, message, writer
@@ -33,7 +33,7 @@ def written_batches(some: Iterable[Any], **options: object) -> list[Json]:
 
 
 def read(*items: Json) -> list[Message]:
-    return list(responses_items.read(list(items), tools=ToolNames(upstream=generated.UPSTREAM_NAMES)).messages)
+    return list(input_items.read(list(items), tools=ToolNames(upstream=generated.UPSTREAM_NAMES)).messages)
 
 
 def calling(index: int, name: str, arguments: str) -> Delta:

@@ -15,7 +15,7 @@ whole reasoning.
 Items of tools that DeepSeek runs itself (`web_search_call`) are part of their turn, as they are: it goes on after them
 with reasoning and text. Where DeepSeek does not get them they are left out, in `dropped`, like items of other servers
 (`mcp_call`, `image_generation_call`, …) and of unknown kinds: their JSON, with images in base64, is no message. So is
-a foreign `compaction` item; one of ours is a system message by now (see protocols/responses/envelope.py).
+a foreign `compaction` item; one of ours is a system message by now (see protocols/responses_envelope.py).
 
 Tools may be declared in the list as well. `declared_tools` finds them first, because the upstream name of a call into a
 namespace depends on the other tools.
@@ -30,10 +30,10 @@ from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blan
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, object_at, optional, optional_string
-from deepseek_cursor_proxy.protocols.request import content
-from deepseek_cursor_proxy.protocols.request.custom_tools import NO_TOOLS, ToolNames, wrap_text
-from deepseek_cursor_proxy.protocols.request.messages import MessageReader, ParsedHistory, arguments_text
-from deepseek_cursor_proxy.protocols.request.tools import upstream_name
+from deepseek_cursor_proxy.protocols import content
+from deepseek_cursor_proxy.protocols.custom_tools import NO_TOOLS, ToolNames, wrap_text
+from deepseek_cursor_proxy.protocols.messages import MessageReader, ParsedHistory, arguments_text
+from deepseek_cursor_proxy.protocols.tools import upstream_name
 from deepseek_cursor_proxy.redaction import safe_text
 
 # The id of an item of ours: the suffix of the response's id, and the index in its output.

@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.json_codec import (
     optional_string,
     too_long,
 )
-from deepseek_cursor_proxy.protocols.request.custom_tools import FIELD
+from deepseek_cursor_proxy.protocols.custom_tools import FIELD
 from deepseek_cursor_proxy.redaction import safe_text
 
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}

@@ -1,6 +1,6 @@
 """Anthropic Messages: a request as a ChatRequest and the options of its message.
 
-`protocols.request` reads messages and blocks of any shape; here is what only this API has: its fields, its deferred
+`request` reads messages and blocks of any shape; here is what only this API has: its fields, its deferred
 tools, and the signatures of its thinking blocks.
 
 A thinking block of ours has its reasoning sealed in its signature, so a client may send it back whole or emptied:
@@ -28,9 +28,9 @@ from deepseek_cursor_proxy.json_codec import (
     optional_name,
     optional_string,
 )
-from deepseek_cursor_proxy.protocols.anthropic.errors import THREADS
-from deepseek_cursor_proxy.protocols.request import parse as chat_request
-from deepseek_cursor_proxy.protocols.request.content import has_server_blocks
+from deepseek_cursor_proxy.protocols import request as chat_request
+from deepseek_cursor_proxy.protocols.anthropic_errors import THREADS
+from deepseek_cursor_proxy.protocols.content import has_server_blocks
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 
 # Clients send them; they have no effect on DeepSeek. A message is one answer, whatever n says.

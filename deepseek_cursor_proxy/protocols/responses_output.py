@@ -16,8 +16,8 @@ from deepseek_cursor_proxy.deepseek.rules import is_whole_call
 from deepseek_cursor_proxy.deepseek.usage import read_logprob
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json
-from deepseek_cursor_proxy.protocols.request.custom_tools import FreeTextReader
-from deepseek_cursor_proxy.protocols.responses.envelope import COMPACTION, Frame
+from deepseek_cursor_proxy.protocols.custom_tools import FreeTextReader
+from deepseek_cursor_proxy.protocols.responses_envelope import COMPACTION, Frame
 
 # At most this many log probabilities, some 25 MB, are repeated when a text is done; its deltas had all of them.
 _MAX_LOGPROBS = 50_000

@@ -18,8 +18,8 @@ from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json, encode_json, repair_object
-from deepseek_cursor_proxy.protocols.anthropic import errors
-from deepseek_cursor_proxy.protocols.anthropic.request import MessageRequest
+from deepseek_cursor_proxy.protocols import anthropic_errors as errors
+from deepseek_cursor_proxy.protocols.anthropic_request import MessageRequest
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
 PING = sse.event(b'{"type": "ping"}', "ping")

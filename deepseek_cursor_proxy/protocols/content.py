@@ -28,7 +28,7 @@ from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, json_text, object_at, optional, optional_string
 
-# As `protocols.responses` numbers its items; pi 0.74 cuts the two ids at 64 characters.
+# As `responses_envelope` numbers its items; pi 0.74 cuts the two ids at 64 characters.
 _ITEM_ID = re.compile(r"(?<=.{8})_fc_[0-9a-f]{8,32}(?:_\d{0,6})?\Z")
 
 ERROR_LINE = "[the tool reported an error]"

@@ -12,8 +12,8 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall, is_blank
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, MESSAGES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, json_text, object_at, optional, optional_string
-from deepseek_cursor_proxy.protocols.request.content import has_server_blocks, read_blocks
-from deepseek_cursor_proxy.protocols.request.custom_tools import NO_TOOLS, ToolNames, wrap_text
+from deepseek_cursor_proxy.protocols.content import has_server_blocks, read_blocks
+from deepseek_cursor_proxy.protocols.custom_tools import NO_TOOLS, ToolNames, wrap_text
 
 _ROLES = {"developer": "system", "function": "tool"}
 _KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})

@@ -1,6 +1,6 @@
 """OpenAI Responses: the options of a request, and the response object around its answer.
 
-`chat_body` leaves the conversation to `protocols.request`. Here is the rest: which response a request goes on from,
+`chat_body` leaves the conversation to `request`. Here is the rest: which response a request goes on from,
 whether its response is stored, which forms of its reasoning the client wants. A Frame is the part of the response
 object that is known before the answer; it is encoded once.
 

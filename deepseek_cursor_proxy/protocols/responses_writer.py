@@ -16,8 +16,8 @@ from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, early_end, i
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import Json, encode_json, is_json
-from deepseek_cursor_proxy.protocols.responses.envelope import Frame, state, usage
-from deepseek_cursor_proxy.protocols.responses.output_items import (
+from deepseek_cursor_proxy.protocols.responses_envelope import Frame, state, usage
+from deepseek_cursor_proxy.protocols.responses_output import (
     CallItem,
     CompactionItem,
     EventSequence,

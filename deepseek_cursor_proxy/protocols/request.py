@@ -7,8 +7,8 @@ the shape of a body by the name of the model, so every endpoint accepts chat mes
 To add a request field that DeepSeek takes as it is: add it to _FORWARDED_FIELDS, and to _PARAMS in
 deepseek/apis/responses_api.py if its Responses API has it. One that needs translation: add it to _TRANSLATED_FIELDS and
 to conversation.ChatRequest, read it in `parse`, send it in `payload` of deepseek/apis/chat_api.py and of
-deepseek/apis/responses_api.py. A field in _RESPONSE_FIELDS of responses/envelope or in _IGNORED_FIELDS of
-anthropic/request never gets here: take it out of that list.
+deepseek/apis/responses_api.py. A field in _RESPONSE_FIELDS of responses_envelope or in _IGNORED_FIELDS of
+anthropic_request never gets here: take it out of that list.
 """
 
 import re
@@ -25,10 +25,10 @@ from deepseek_cursor_proxy.deepseek.tools import tool_definitions
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.json_codec import Json, bad_field, optional, optional_name, optional_string
-from deepseek_cursor_proxy.protocols.request import content, responses_items, tools
-from deepseek_cursor_proxy.protocols.request import messages as chat_messages
-from deepseek_cursor_proxy.protocols.request.custom_tools import ToolNames
-from deepseek_cursor_proxy.protocols.request.messages import ParsedHistory
+from deepseek_cursor_proxy.protocols import content, input_items, tools
+from deepseek_cursor_proxy.protocols import messages as chat_messages
+from deepseek_cursor_proxy.protocols.custom_tools import ToolNames
+from deepseek_cursor_proxy.protocols.messages import ParsedHistory
 
 # Each is a paid upstream call; more is probably a mistake.
 _MAX_CHOICES = 8
@@ -47,7 +47,7 @@ def parse(body: Json, config: ProxyConfig, memory: Chat = NO_CHAT, api: str = CH
     model = model_resolver.resolve(requested_model, config)
     has_beta = _has_beta(config)
     source = _find_history(body, memory)
-    declared = responses_items.declared_tools(source.values, source.param) if source.are_items else ()
+    declared = input_items.declared_tools(source.values, source.param) if source.are_items else ()
     tool_set = tools.read(body, declared, keep_strict=has_beta, server_api=api)
     messages, history_dropped = _read_history(body, source, tool_set, memory, has_beta=has_beta)
     dropped = {*tool_set.dropped, *history_dropped}
@@ -226,7 +226,7 @@ def _find_history(body: Json, memory: Chat) -> _HistorySource:
     # A chat message has a role, which no item needs.
     new = messages[chat_messages.count_known(messages, memory) :]
     others = [message for message in new if isinstance(message, dict) and "role" not in message]
-    return _HistorySource(messages, "messages", any(map(responses_items.is_item, others)))
+    return _HistorySource(messages, "messages", any(map(input_items.is_item, others)))
 
 
 def _read_history(
@@ -236,7 +236,7 @@ def _read_history(
     names = ToolNames(frozenset(tool_set.custom), frozenset(tool_set.names), tool_set.upstream_names)
     if source.are_items:
         keeps = tool_set.server_api == RESPONSES
-        history = responses_items.read(source.values, source.param, names, memory, keep_server_items=keeps)
+        history = input_items.read(source.values, source.param, names, memory, keep_server_items=keeps)
     else:
         # DeepSeek's chat completions take what its tools left only together with the tools.
         is_read = bool(tool_set.server) or tool_set.server_api != CHAT

@@ -1,1 +1,0 @@
-"""Anthropic Messages: `request` reads what only it has, `writer` writes answers, `errors` failures."""
