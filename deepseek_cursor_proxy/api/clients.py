@@ -1,5 +1,5 @@
-"""Which client sends a request: its name, whether it gets thinking blocks in the text, where it keeps its key, and
-whether one of its sub-agents asks.
+"""Which client sends a request: its name, its id of the chat, whether it gets thinking blocks in the text, where it
+keeps its key, and whether one of its sub-agents asks.
 
 For `display_reasoning = "auto"`: some clients act on the text of an answer: they write its code fences to files or run
 them. Others show `reasoning_content` themselves. Neither gets the block; every client that is not in the table does.
@@ -68,6 +68,9 @@ SDKS = (
     ),
 )
 
+# Claude Code 2.1.325; Codex 0.166, whose sub-agents have threads of their own; opencode 1.18.33; pi 0.74.2.
+_CHAT_IDS = ("x-claude-code-session-id", "thread-id", "session-id", "x-session-id", "session_id")
+
 _AZURE_PATH = "/openai/deployments/"
 # As Cursor 3.17 sends it; other clients of Azure's path name the version they were written for.
 _AZURE_QUERY = "api-version=2024-12-01-preview"
@@ -98,6 +101,16 @@ def client_name(request: HttpRequest, body: Mapping[str, Any]) -> str:
     """The client as people call it, for the log of requests; the product of another User-Agent; "" if there is none."""
     name = _agent_name(request.header("user-agent") or "")
     return "Cursor" if not name.is_agent and _is_cursor_body(body) else name.text
+
+
+def chat_id(request: HttpRequest) -> str:
+    """The client's id of the chat, from the headers of the clients that send one; "" if there is none.
+
+    A sub-agent of Claude Code has the id of its session and one of its own: its messages are another chat.
+    """
+    session = next(filter(None, map(request.header, _CHAT_IDS)), "")
+    agent = request.header("x-claude-code-agent-id")
+    return f"{session}/{agent}" if agent else session
 
 
 def is_subagent(request: HttpRequest, body: Mapping[str, Any]) -> bool:

@@ -16,10 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.api import passthrough
-from deepseek_cursor_proxy.api.clients import client_name, is_subagent
+from deepseek_cursor_proxy.api.clients import chat_id, client_name, is_subagent
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
 from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
-from deepseek_cursor_proxy.conversation import Batches, ChatRequest
+from deepseek_cursor_proxy.conversation import Batches, ChatName, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, UpstreamRefused
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RequestReport
@@ -123,6 +123,8 @@ class GenerationEndpoint(Endpoint):
         """Open the exchange of a parsed request; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
         access.check_call(client.caller)
+        name = ChatName(client.chat.chat_name.id or chat_id(client.http), self._report.client)
+        client = client._replace(chat=client.chat._replace(chat_name=name))
         if config.subagent_model is not None and is_subagent(client.http, client.body):
             model = model_resolver.resolve(config.subagent_model, config).model
             client = client._replace(chat=client.chat._replace(model=model))

@@ -61,6 +61,16 @@ class Message(NamedTuple):
         return size
 
 
+class ChatName(NamedTuple):
+    """What tells chats apart that begin with the same question: the client's program, and its id of the chat."""
+
+    id: str = ""
+    client: str = ""
+
+
+UNNAMED = ChatName()
+
+
 class ChatRequest(NamedTuple):
     """A client's request, in DeepSeek's terms; `requested_model` is the client's name of the model."""
 
@@ -77,8 +87,7 @@ class ChatRequest(NamedTuple):
     thinking: bool = True
     effort: str = "high"
     params: Mapping[str, Any] = _NOTHING
-    # The client's own name for the chat, if it gives one.
-    conversation: str | None = None
+    chat_name: ChatName = UNNAMED
     # What the client sent and DeepSeek has no field for, for the log.
     dropped: tuple[str, ...] = ()
     # Tools that take free text: their calls are functions with one field upstream, and bare text to the client.

@@ -403,7 +403,7 @@ def find_targets(request: ClientRequest, upstreams: Upstreams) -> FoundTargets:
     import hashlib
 
     upstreams.check(chat.model, request.spend_refusal)
-    history = identify(request.namespace, chat.messages, chat.conversation, request.memory)
+    history = identify(request.namespace, chat.messages, chat.chat_name, request.memory)
     digest = hashlib.sha256(history.conversation + chat.model.encode("utf-8", "surrogatepass")).digest()
     max_tokens = chat.params.get("max_tokens")
     routed = RoutedChat(digest, request.namespace, request.spend_refusal is None, max_tokens)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import ChatRequest, Message, Parts
+from deepseek_cursor_proxy.conversation import ChatName, ChatRequest, Message, Parts
 from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, rules
 from deepseek_cursor_proxy.deepseek.tools import tool_definitions
@@ -85,8 +85,7 @@ def parse(body: Json, config: ProxyConfig, memory: Chat = NO_CHAT, api: str = CH
         # An unknown effort, perhaps of a newer client, counts as none.
         rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort]),
         params,
-        # The client's id of the chat.
-        cursor_chat or prompt_cache_key or None,
+        ChatName(cursor_chat or prompt_cache_key or ""),
         tuple(sorted(dropped)),
         frozenset(tool_set.custom),
         tool_set.namespaces,

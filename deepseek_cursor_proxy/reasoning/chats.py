@@ -124,9 +124,11 @@ def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutl
     Best is one that it adds to; then one whose answers it repeats, so that an edited chat is found again; then one that
     has only a first question. Two chats that begin alike and share no answer are not taken for each other.
     """
-    # With only the first question in common it may as well be another chat, or the request for a title.
+    # With only the first question in common it may as well be another chat, or the request for a title; with another
+    # first question it is one, and the client has one id for both.
     least = 2 if now.is_opening else 1
-    likely = [last for last in known if now.common(last) > 1 or now.likeness(last) >= least]
+    shared = [(last, now.common(last)) for last in known]
+    likely = [last for last, at in shared if at > 1 or (now.likeness(last) >= least and (at or not now.is_opening))]
     # Nearly always one, so that the answers of the others need not be compared.
     likely = [last for last in likely if not last.is_opening and now.continues(last)] or likely
     if len(likely) <= 1:

@@ -54,7 +54,7 @@ def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: 
 
     def look_up_all() -> FoundTurns:
         edited = request._replace(messages=_apply(edits, messages)) if edits else request
-        return look_up(edited, identify(namespace, edited.messages, request.conversation, memory), find, memory)
+        return look_up(edited, identify(namespace, edited.messages, request.chat_name, memory), find, memory)
 
     turns = look_up_all()
     if not turns.unproven and not edits:

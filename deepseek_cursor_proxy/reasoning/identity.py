@@ -31,7 +31,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, Message, ToolCall
 from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import canonical_json
@@ -137,7 +137,7 @@ class History(NamedTuple):
     outlines: tuple[MessageOutline, ...]
     # The thinking blocks in each message; they take no part in its digest.
     blocks: tuple[list[thinking_blocks.Block], ...]
-    # The digest of the chat; chats that begin with the same question share it, unless the client names them.
+    # The digest of the chat; chats of a client that begin with the same question share it, unless it sends their ids.
     conversation: bytes
     chains: "_HashChains"
 
@@ -163,13 +163,13 @@ def details_key(namespace: bytes, reasoning: str) -> bytes:
 
 
 def identify(
-    namespace: bytes, messages: Sequence[Message], conversation: str | None = None, memory: Chat = NO_CHAT
+    namespace: bytes, messages: Sequence[Message], name: ChatName = UNNAMED, memory: Chat = NO_CHAT
 ) -> History:
     """Compute the keys of a history, in one pass over the messages after those of a known one.
 
-    The client's name for the chat, if it gives one, tells chats apart; no key depends on it.
+    The name of the chat tells chats apart; no key depends on it.
     """
-    lookup = memory.look_up(_IDENTIFY, messages, (namespace, conversation))
+    lookup = memory.look_up(_IDENTIFY, messages, (namespace, name))
     start = lookup.result or History((), (), (), b"", _HashChains(namespace))
     chains = start.chains.copy()
     keys, outlines, blocks = list(start.keys), list(start.outlines), list(start.blocks)
@@ -178,17 +178,10 @@ def identify(
         outlines.append(MessageOutline(message.role, own.digest[:_SHORT]))
         blocks.append(own.blocks)
         keys.append(chains.add(message, own))
-    chat = _chat_digest(namespace, conversation, b"" if conversation else chains.opening)
+    chat = digest(namespace, b"chat", *map(text_bytes, name), b"" if name.id else chains.opening)
     history = History(tuple(keys), tuple(outlines), tuple(blocks), chat, chains)
     lookup.store(history, _BYTES_PER_MESSAGE * len(messages))
     return history
-
-
-@functools.lru_cache(256)
-def _chat_digest(namespace: bytes, conversation: str | None, opening: bytes) -> bytes:
-    if conversation:
-        return digest(namespace, b"conversation", text_bytes(conversation))
-    return digest(namespace, b"opening", opening)
 
 
 class _HashChains:

@@ -9,7 +9,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, Message
 from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning import identity
@@ -125,15 +125,15 @@ def messages(history: list[Json]) -> tuple[Message, ...]:
     return parse(decode_json_object(encode_json({"messages": history, "tools": TOOLS})), ProxyConfig()).messages
 
 
-def recorded(namespace: bytes, history: list[Json], answer: Json, conversation: str | None = None) -> set[bytes]:
+def recorded(namespace: bytes, history: list[Json], answer: Json, name: ChatName = UNNAMED) -> set[bytes]:
     """Every key that an answer to a history is remembered under."""
     *before, turn = messages([*history, answer])
-    return set(identity.identify(namespace, before, conversation).answer_keys(turn).record_keys())
+    return set(identity.identify(namespace, before, name).answer_keys(turn).record_keys())
 
 
-def looked_up(namespace: bytes, history: list[Json], answer: Json, conversation: str | None = None) -> set[bytes]:
+def looked_up(namespace: bytes, history: list[Json], answer: Json, name: ChatName = UNNAMED) -> set[bytes]:
     """Every key that the answer is looked for under when the history comes back with it."""
-    keys = identity.identify(namespace, messages([*history, answer]), conversation).keys[-1]
+    keys = identity.identify(namespace, messages([*history, answer]), name).keys[-1]
     assert keys is not None
     return set(keys.record_keys())
 
@@ -193,10 +193,10 @@ class TestTwoCallers(unittest.TestCase):
         answers = [*ANSWERS.values(), said("", (LONG_ID, "read_file", "{}"))]
         self.assertEqual(len(callers), len({*callers, mine}) - 1)
         for answer in answers:
-            for name in (None, "chat-1"):
+            for name in (UNNAMED, ChatName("chat-1", "Codex")):
                 known = recorded(mine, [*OPENING, user("q")], answer, name)
                 for stranger in callers:
-                    for asked_name in (None, "chat-1", mine.hex()):
+                    for asked_name in (UNNAMED, name, ChatName(mine.hex())):
                         asked = looked_up(stranger, [*OPENING, user("q")], answer, asked_name)
                         self.assertFalse(known & asked, (answer, name, stranger, asked_name))
 

@@ -6,14 +6,16 @@ from typing import Any
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer
 from tests.support.cursor import CursorClient
-from tests.support.harness import RunningProxy, SocketTestCase
+from tests.support.harness import RunningProxy, SocketTestCase, chat_body, request_bytes
 from tests.unit.reasoning.test_chats import tool
+
+CONSOLE = "deepseek_cursor_proxy.observers.console"
 
 
 class TestDivergence(SocketTestCase):
     def last_line(self, client: CursorClient, text: str) -> str:
         """What the console says at the end of a request, which is before the client sees the end of its answer."""
-        with self.assertLogs("deepseek_cursor_proxy.observers.console", logging.INFO) as logged:
+        with self.assertLogs(CONSOLE, logging.INFO) as logged:
             client.ask(text)
         return logged.records[-1].getMessage()
 
@@ -53,6 +55,43 @@ class TestDivergence(SocketTestCase):
         client.tools, client.messages = [], [{"role": "system", "content": "Make a title."}]
         self.assertNotIn("prefix lost", self.last_line(client, "hi"))
         self.assertNotIn("prefix lost", self.last_line(chats[0], "go on"))
+
+    def test_clients_that_begin_with_the_same_word_share_neither_chat_nor_session(self) -> None:
+        self.running = self.proxy(record="all")
+        senders = (
+            ("QwenCode/0.24.4",),
+            ("opencode/1.18.33 ai-sdk/provider-utils/3", "x-session-id: ses_1"),
+            ("opencode/1.18.33 ai-sdk/provider-utils/3", "x-session-id: ses_2"),
+            ("codex_exec/0.166.0", "session-id: 1", "thread-id: 1"),
+            # A sub-agent.
+            ("codex_exec/0.166.0", "session-id: 1", "thread-id: 2"),
+            ("claude-cli/2.1.325 (external, sdk-cli)", "X-Claude-Code-Session-Id: 1"),
+            ("claude-cli/2.1.325 (external, sdk-cli)", "X-Claude-Code-Session-Id: 1", "X-Claude-Code-Agent-Id: a"),
+        )
+        for at, (agent, *ids) in enumerate(senders):
+            model = "deepseek-v4-flash" if at % 2 else "deepseek-v4-pro"
+            with self.subTest(agent, ids=ids), self.assertLogs(CONSOLE, logging.INFO) as logged:
+                request = request_bytes(chat_body("hi", model=model), headers=(f"User-Agent: {agent}", *ids))
+                self.assertEqual(200, self.round_trip(self.running, request).status)
+                self.assertNotIn("prefix lost", "".join(logged.output))
+        head = b"GET /sessions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test\r\n\r\n"
+        listed = self.round_trip(self.running, head)
+        self.assertEqual([1] * len(senders), [session["num_requests"] for session in listed.value["sessions"]])
+
+    def test_a_chat_with_an_id_is_known_again_after_its_first_question_changed(self) -> None:
+        self.running = self.proxy()
+        headers = ("User-Agent: claude-cli/2.1.325", "X-Claude-Code-Session-Id: 1")
+        answer = {"role": "assistant", "content": "OK"}
+
+        def last_line(*history: str) -> str:
+            messages = [answer if text == "OK" else {"role": "user", "content": text} for text in history]
+            with self.assertLogs(CONSOLE, logging.INFO) as logged:
+                self.round_trip(self.running, request_bytes({"messages": messages}, headers=headers))
+            return logged.records[-1].getMessage()
+
+        for history in (("hi",), ("hi", "OK", "more"), ("A title?",), ("Another title?",)):
+            self.assertNotIn("prefix lost", last_line(*history))
+        self.assertIn("prefix lost: message 0 changed (user content)", last_line("ho", "OK", "more", "OK", "now"))
 
     def test_after_a_restart_divergence_is_found_from_the_second_request_on(self) -> None:
         path = self.folder / "store.sqlite3"

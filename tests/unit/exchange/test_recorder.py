@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
 
 REQUEST = parse({"messages": [{"role": "user", "content": "hi"}]}, ProxyConfig())
-PREPARED = prepare(REQUEST, FoundTurns(REQUEST, identify(b"m" * 32, REQUEST.messages, None), {}), "recover")
+PREPARED = prepare(REQUEST, FoundTurns(REQUEST, identify(b"m" * 32, REQUEST.messages), {}), "recover")
 
 
 def attempt() -> Any:

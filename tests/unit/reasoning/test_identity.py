@@ -4,7 +4,7 @@ import random
 import unittest
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, Message, ToolCall
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
 from tests.support.histories import assistant, new_chat, result, system, user
@@ -25,8 +25,8 @@ def call_tail(arguments: str) -> bytes:
     return tail(assistant("", ("a", "f", arguments)))
 
 
-def keys_of(messages: Sequence[Message], index: int, conversation: str | None = None) -> identity.TurnKeys:
-    found = identity.identify(ME, messages, conversation).keys[index]
+def keys_of(messages: Sequence[Message], index: int) -> identity.TurnKeys:
+    found = identity.identify(ME, messages).keys[index]
     assert found is not None
     return found
 
@@ -177,20 +177,22 @@ class TestTurnKeys(unittest.TestCase):
 
     def test_no_key_depends_on_the_clients_name_for_the_chat(self) -> None:
         """Clients name the chat in one shape of request and not in another."""
-        named, other = (identity.identify(ME, (U, SAID, U2, SAID), chat) for chat in ("chat-1", None))
+        names = (ChatName("chat-1", "Codex"), UNNAMED)
+        named, other = (identity.identify(ME, (U, SAID, U2, SAID), name) for name in names)
         self.assertEqual(_all(named), _all(other))
 
     def test_a_chat_is_identified_by_its_id_or_first_user_message(self) -> None:
-        def chat(*messages: Message, namespace: bytes = ME, conversation: str | None = None) -> bytes:
-            return identity.identify(namespace, messages, conversation).conversation
+        def chat(*messages: Message, namespace: bytes = ME, chat_id: str = "", client: str = "") -> bytes:
+            return identity.identify(namespace, messages, ChatName(chat_id, client)).conversation
 
         mine = chat(U)
         for same in ((U, SAID, U2), (system("s"), U), (system("t"), system("u"), U, SAID)):
             self.assertEqual(mine, chat(*same))
-        named = chat(U, conversation="chat-1")
-        self.assertEqual(named, chat(system("s"), U2, conversation="chat-1"))
-        others = (chat(U2), chat(U, namespace=b"another caller"), named, chat(U, conversation="chat-2"), chat())
-        self.assertEqual(6, len({mine, *others}))
+        named = chat(U, chat_id="chat-1")
+        self.assertEqual(named, chat(system("s"), U2, chat_id="chat-1"))
+        others = [chat(U2), chat(U, namespace=b"another caller"), named, chat(U, chat_id="chat-2"), chat()]
+        others += [chat(U, client="Codex"), chat(U, client="opencode"), chat(U, chat_id="chat-1", client="Codex")]
+        self.assertEqual(9, len({mine, *others}))
 
     def test_the_digest_of_a_message_does_not_depend_on_its_position(self) -> None:
         one, two = (identity.identify(ME, messages).outlines for messages in ((U, SAID), (system("s"), U, SAID)))
@@ -218,7 +220,7 @@ class TestGrownHistory(unittest.TestCase):
 
     def test_a_grown_history_is_identified_like_a_new_one(self) -> None:
         rng = random.Random(1)
-        for chat in (None, "a chat"):
+        for chat in (UNNAMED, ChatName("a chat")):
             memory, whole = new_chat(), _some_messages(rng, 40)
             for _ in range(40):
                 # Also from an earlier message on, in another way.
@@ -229,9 +231,9 @@ class TestGrownHistory(unittest.TestCase):
     def test_callers_and_chats_with_equal_histories_share_no_identity(self) -> None:
         whole = _some_messages(random.Random(2), 12)
         memory = new_chat()
-        mine, others = (identity.identify(namespace, whole, None, memory) for namespace in (ME, b"you"))
+        mine, others = (identity.identify(namespace, whole, UNNAMED, memory) for namespace in (ME, b"you"))
         self.assertTrue(_all(mine).isdisjoint(_all(others)))
-        self.assertNotEqual(mine.conversation, identity.identify(ME, whole, "a chat", memory).conversation)
+        self.assertNotEqual(mine.conversation, identity.identify(ME, whole, ChatName("a chat"), memory).conversation)
 
 
 def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:

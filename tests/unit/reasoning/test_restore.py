@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from unittest import mock
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation import UNNAMED, ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning
 from deepseek_cursor_proxy.reasoning import identity, restore
@@ -49,7 +49,7 @@ class Memory:
         return prepare(request, self.look_up(request, self.chats), strategy, self.chats)
 
     def look_up(self, request: ChatRequest, chats: Chat = NO_CHAT) -> FoundTurns:
-        return look_up(request, identity.identify(ME, request.messages, None, chats), self.find, chats)
+        return look_up(request, identity.identify(ME, request.messages, UNNAMED, chats), self.find, chats)
 
     def prepare_second_attempt(self, *messages: Message, strategy: str = "recover") -> PreparedRequest:
         request = _request(messages, True, True)

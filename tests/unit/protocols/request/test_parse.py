@@ -127,7 +127,7 @@ class TestOtherShapes(unittest.TestCase):
         request = self.items(instructions="s", input="hi", **options)
         self.assertEqual((Message("system", "s"), Message("user", "hi")), request.messages)
         self.assertEqual({"max_tokens": 5, "response_format": {"type": "json_object"}}, request.params)
-        self.assertEqual(("chat-1", "high"), (request.conversation, request.effort))
+        self.assertEqual(("chat-1", "high"), (request.chat_name.id, request.effort))
         self.assertEqual(({"type": "function", "function": {"name": "f"}},), request.tools)
         self.assertEqual(("include", "reasoning.summary", "text.verbosity"), request.dropped)
 
@@ -161,10 +161,10 @@ class TestOtherShapes(unittest.TestCase):
             ({"metadata": named}, "c"),
             ({"metadata": named, "prompt_cache_key": "k"}, "c"),
             ({"metadata": {}, "prompt_cache_key": "k"}, "k"),
-            ({"metadata": {"x": 1}}, None),
-            ({"prompt_cache_key": ""}, None),
+            ({"metadata": {"x": 1}}, ""),
+            ({"prompt_cache_key": ""}, ""),
         ):
-            self.assertEqual(name, parsed(**body).conversation)
+            self.assertEqual(name, parsed(**body).chat_name.id)
 
     def test_an_anthropic_system_field_becomes_the_first_message(self) -> None:
         blocks = [{"type": "text", "text": "a", "cache_control": {}}, {"type": "text", "text": "b"}]
@@ -267,7 +267,7 @@ class TestAnyJson(unittest.TestCase):
                 self.assertTrue(error.param)
                 return
             encode_json(chat_api.payload(request))
-            identify(b"me", request.messages, request.conversation)
+            identify(b"me", request.messages, request.chat_name)
 
 
 _ODDITIES: tuple[Any, ...] = (
