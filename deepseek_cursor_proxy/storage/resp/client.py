@@ -40,6 +40,8 @@ _MOST_REDIRECTIONS = 5
 _MOST_IDLE = 32
 # Error replies that say "not now", whatever the command was.
 _NOT_NOW = frozenset(["LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOAUTH", "WRONGPASS"])
+# … and those after which the server closes the connection. The first is its NOAUTH to a command of more than ten words.
+_CLOSING = ("ERR Protocol error", "ERR max number of clients")
 
 
 class Script:
@@ -272,5 +274,5 @@ class _Step(NamedTuple):
 
 def _raise_if_not_now(node: Node, replies: Sequence[Reply]) -> None:
     for reply in replies:
-        if isinstance(reply, ReplyError) and reply.code in _NOT_NOW:
+        if isinstance(reply, ReplyError) and (reply.code in _NOT_NOW or reply.text.startswith(_CLOSING)):
             raise EngineRefused(f"{node}: {reply.text}")

@@ -128,6 +128,8 @@ class TestOneServer(EngineCase):
         self.server.run("CLIENT", "KILL", "TYPE", "normal", login=(b"default", b"one"))
         with self.assertRaisesRegex(EngineDown, "NOAUTH"):
             self.client.run([(b"PING",)], SECONDS)
+        with self.assertRaisesRegex(EngineDown, "unauthenticated"):
+            self.engine(f"redis://{self.server.node}/").run([(b"DEL", *[b"k"] * 20)], SECONDS)
         client = self.engine(f"redis://:one@{self.server.node}/")
         client.run([(b"PING",)], SECONDS)
         self.server.run("CONFIG", "SET", "requirepass", "two", login=(b"default", b"one"))

@@ -172,10 +172,13 @@ class TestOutages(OutageCase):
         self.assertEqual([b"1"], self.client.run([(b"GET", b"k")], SECONDS))
 
     def test_replies_that_say_not_now_are_outages(self) -> None:
-        for code in ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOAUTH"):
-            with self.subTest(code):
-                self.server.refusal = f"{code} so it is"
-                self.assert_down(f"{code} so it is")
+        codes = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOAUTH")
+        # What a server says instead of NOAUTH to a long command, and to one connection too many.
+        whole = ("ERR Protocol error: unauthenticated multibulk length", "ERR max number of clients reached")
+        for refusal in (*(f"{code} so it is" for code in codes), *whole):
+            with self.subTest(refusal):
+                self.server.refusal = refusal
+                self.assert_down(refusal)
                 self.client._check()
                 self.assertFalse(self.client.is_available)
                 self.server.refusal = ""
