@@ -35,7 +35,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from deepseek_cursor_proxy.conversation.memo import size_of
+from deepseek_cursor_proxy.conversation import size_of
 from deepseek_cursor_proxy.json_codec import MAX_JSON_VALUES, check_depth, count_value_starts, decode_json_object, scan
 
 Item = TypeVar("Item")

@@ -108,3 +108,20 @@ def read_logprob(value: object) -> dict[str, Any] | None:
         return None
     is_list = isinstance(data, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in data)
     return {"token": token, "logprob": logprob, "bytes": data if is_list else list(token.encode("utf-8", "replace"))}
+
+
+def read_logprobs(delta: Delta) -> list[dict[str, Any]]:
+    """The log probabilities of a delta's text; none for a run, whose chunks differ in their text alone.
+
+    The bytes of a token may be null in chat completions; here they are always a list. A malformed entry is left out,
+    because clients compute with it.
+    """
+    if delta.run is not None or delta.chunk is None:
+        return []
+    choice = as_object(next(iter(as_list(delta.chunk.get("choices"))), None))
+    entries: list[dict[str, Any]] = []
+    for value in as_list(as_object(choice.get("logprobs")).get("content")):
+        if (token := read_logprob(value)) is not None:
+            others = map(read_logprob, as_list(value.get("top_logprobs")))
+            entries.append({**token, "top_logprobs": [other for other in others if other is not None]})
+    return entries

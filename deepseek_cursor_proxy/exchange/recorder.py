@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.json_codec import object_in, repair_object
-from deepseek_cursor_proxy.protocols.custom_tools import echoed_message
+from deepseek_cursor_proxy.protocols.tools import echoed_message
 from deepseek_cursor_proxy.reasoning import echoes, server_turns
 from deepseek_cursor_proxy.reasoning.identity import details_key
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.json_codec import (
 )
 from deepseek_cursor_proxy.protocols import request as chat_request
 from deepseek_cursor_proxy.protocols.anthropic_errors import THREADS
-from deepseek_cursor_proxy.protocols.content import has_server_blocks
+from deepseek_cursor_proxy.protocols.messages import has_server_blocks
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 
 # Clients send them; they have no effect on DeepSeek. A message is one answer, whatever n says.

@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json
-from deepseek_cursor_proxy.protocols.custom_tools import CustomCallUnwrapper
+from deepseek_cursor_proxy.protocols.tools import CustomCallUnwrapper
 
 # The placeholder for the text that differs from chunk to chunk; JSON writes it as it is.
 _TEXT = "=the text="

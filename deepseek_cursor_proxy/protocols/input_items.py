@@ -30,10 +30,17 @@ from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blan
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, object_at, optional, optional_string
-from deepseek_cursor_proxy.protocols import content
-from deepseek_cursor_proxy.protocols.custom_tools import NO_TOOLS, ToolNames, wrap_text
-from deepseek_cursor_proxy.protocols.messages import MessageReader, ParsedHistory, arguments_text
-from deepseek_cursor_proxy.protocols.tools import upstream_name
+from deepseek_cursor_proxy.protocols.messages import (
+    MessageReader,
+    ParsedHistory,
+    arguments_text,
+    call_id,
+    join_parts,
+    read_content,
+    read_part,
+    text_part,
+)
+from deepseek_cursor_proxy.protocols.tools import NO_TOOLS, ToolNames, upstream_name, wrap_text
 from deepseek_cursor_proxy.redaction import safe_text
 
 # The id of an item of ours: the suffix of the response's id, and the index in its output.
@@ -144,8 +151,8 @@ class _Turn:
             return join_pieces(texts)
         parts: list[Json] = []
         for message in self.messages:
-            parts += [content.text_part(message.content)] if isinstance(message.content, str) else message.content
-        return content.join_parts(parts)
+            parts += [text_part(message.content)] if isinstance(message.content, str) else message.content
+        return join_parts(parts)
 
 
 class _Reader:
@@ -175,13 +182,13 @@ class _Reader:
             self._turn.calls.append(self._call(item, kind, param))
         elif kind in _OUTPUT_KINDS:
             self._end_turn()
-            output = content.read(item.get("output"), f"{param}.output")
-            self._messages.append(Message("tool", output, tool_call_id=content.call_id(item, "call_id", param)))
+            output = read_content(item.get("output"), f"{param}.output")
+            self._messages.append(Message("tool", output, tool_call_id=call_id(item, "call_id", param)))
         elif self._keep_server_items and server_tools.is_server_item(kind):
             self._read_server_item(item)
         elif kind in _PART_KINDS:
             self._end_turn()
-            self._messages.append(Message("user", content.join_parts([content.read_part(item, param)])))
+            self._messages.append(Message("user", join_parts([read_part(item, param)])))
         elif kind != _TOOLS_KIND:
             if kind.endswith("_output"):
                 # The next turn follows a result, even a dropped one.
@@ -238,9 +245,9 @@ class _Reader:
             name = self._tools.upstream.get((namespace, name)) or upstream_name((namespace, name))
         if kind == "custom_tool_call":
             return ToolCall(
-                content.call_id(item, "call_id", param), name, wrap_text(optional_string(item, "input", param) or "")
+                call_id(item, "call_id", param), name, wrap_text(optional_string(item, "input", param) or "")
             )
-        return ToolCall(content.call_id(item, "call_id", param), name, arguments_text(item.get("arguments")))
+        return ToolCall(call_id(item, "call_id", param), name, arguments_text(item.get("arguments")))
 
     def _end_turn(self) -> None:
         message = self._turn.message()
@@ -266,4 +273,4 @@ def _keep_parts(item: Json, messages: list[Message]) -> list[Message]:
         return messages
     if not isinstance(parts, list) or len(parts) < 2:
         return messages
-    return [message._replace(content=tuple(content.read_part(part, "content") for part in parts))]
+    return [message._replace(content=tuple(read_part(part, "content") for part in parts))]

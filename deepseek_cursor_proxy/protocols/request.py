@@ -18,17 +18,16 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import ChatName, ChatRequest, Message, Parts
-from deepseek_cursor_proxy.conversation.memo import Memo
+from deepseek_cursor_proxy.conversation import ChatName, ChatRequest, Memo, Message, Parts
 from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, rules
 from deepseek_cursor_proxy.deepseek.tools import tool_definitions
 from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.json_codec import Json, bad_field, optional, optional_name, optional_string
-from deepseek_cursor_proxy.protocols import content, input_items, tools
+from deepseek_cursor_proxy.protocols import input_items, tools
 from deepseek_cursor_proxy.protocols import messages as chat_messages
-from deepseek_cursor_proxy.protocols.custom_tools import ToolNames
 from deepseek_cursor_proxy.protocols.messages import ParsedHistory
+from deepseek_cursor_proxy.protocols.tools import ToolNames
 
 # Each is a paid upstream call; more is probably a mistake.
 _MAX_CHOICES = 8
@@ -243,7 +242,7 @@ def _read_history(
     messages, dropped = history
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
-        system = content.read_blocks(body.get("system"), "system", "system").content
+        system = chat_messages.read_blocks(body.get("system"), "system", "system").content
         messages = (*[_system_message(text) for text in (instructions, system) if text], *messages)
     if not messages:
         where = "messages" if body.get("input") is None else "input"

@@ -22,8 +22,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.conversation import is_blank
+from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, is_overflow_message
 from deepseek_cursor_proxy.deepseek.usage import count_of
-from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.errors import BadRequest, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.json_codec import (
     Json,
     as_list,
@@ -359,3 +360,22 @@ def usage(counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": count_of(counts, "total_tokens") or prompt + completion,
     }
+
+
+# Codes that clients act on; to them any other code is a server error, and they retry.
+_CODES = frozenset({"rate_limit_exceeded", OVERFLOW, "invalid_prompt", "insufficient_quota"})
+_CODES_BY_STATUS = {429: "rate_limit_exceeded", 402: "insufficient_quota", 400: "invalid_prompt"}
+
+
+def error_object(error: ProxyError) -> dict[str, str]:
+    code = error_code(error)
+    if code not in _CODES:
+        code = _CODES_BY_STATUS.get(error.status, "server_error")
+    return {"code": code, "message": error.message}
+
+
+def error_code(error: ProxyError) -> str:
+    """The code of a failure: DeepSeek's own if it sent one, or that of an overflow which it only describes."""
+    if isinstance(error, UpstreamFailed) and is_overflow_message(error.message):
+        return OVERFLOW
+    return str(error.payload()["error"].get("code"))

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.conversation.memo import value_key
+from deepseek_cursor_proxy.conversation import ChatRequest, value_key
 from deepseek_cursor_proxy.deepseek.rules import is_forced
 from deepseek_cursor_proxy.reasoning.identity import History, MessageOutline
 from deepseek_cursor_proxy.redaction import safe_text

@@ -31,8 +31,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, Message, ToolCall
-from deepseek_cursor_proxy.conversation.memo import Memo
+from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, Memo, Message, ToolCall
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import canonical_json
 from deepseek_cursor_proxy.reasoning import thinking_blocks

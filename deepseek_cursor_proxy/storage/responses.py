@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Unpack
 
 from deepseek_cursor_proxy.compression import compress
-from deepseek_cursor_proxy.conversation.memo import Memo
+from deepseek_cursor_proxy.conversation import Memo
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.table import Table, TableOptions

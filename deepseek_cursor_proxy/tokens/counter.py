@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.conversation.memo import Memo
+from deepseek_cursor_proxy.conversation import ChatRequest, Memo
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 

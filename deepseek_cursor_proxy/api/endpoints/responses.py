@@ -36,13 +36,12 @@ from deepseek_cursor_proxy.json_codec import Json, encode_json
 from deepseek_cursor_proxy.protocols import responses_envelope as envelope
 from deepseek_cursor_proxy.protocols.input_items import OWN_ID
 from deepseek_cursor_proxy.protocols.request import parse
-from deepseek_cursor_proxy.protocols.responses_envelope import Frame, ResponseOptions
+from deepseek_cursor_proxy.protocols.responses_envelope import Frame, ResponseOptions, error_code
 from deepseek_cursor_proxy.protocols.responses_writer import (
     PlainCompactionWriter,
     PlainResponseWriter,
     ResponseWriter,
     SummaryWriter,
-    error_code,
     failure_event,
 )
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer

@@ -12,8 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, ForeignReasoning, Message, Parts
-from deepseek_cursor_proxy.conversation.memo import Memo, value_key
+from deepseek_cursor_proxy.conversation import (
+    CallPiece,
+    ChatRequest,
+    Delta,
+    ForeignReasoning,
+    Memo,
+    Message,
+    Parts,
+    value_key,
+)
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images

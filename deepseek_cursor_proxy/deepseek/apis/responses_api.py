@@ -18,12 +18,12 @@ from deepseek_cursor_proxy.conversation import (
     CallPiece,
     ChatRequest,
     Delta,
+    Memo,
     Message,
     ServerDelta,
     ServerPiece,
     unpack_items,
 )
-from deepseek_cursor_proxy.conversation.memo import Memo
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.chat_api import new_call_id

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import repair_object
-from deepseek_cursor_proxy.protocols.content import ERROR_LINE
+from deepseek_cursor_proxy.protocols.messages import ERROR_LINE
 from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, assistant, kinds, result, user

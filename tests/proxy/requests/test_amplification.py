@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.conversation.memo import Memo
+from deepseek_cursor_proxy.conversation import Memo
 from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS

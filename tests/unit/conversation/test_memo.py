@@ -5,8 +5,7 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.chat_memory import json_size
-from deepseek_cursor_proxy.conversation import memo
-from deepseek_cursor_proxy.conversation.memo import Memo, guess_size, size_of, value_key
+from deepseek_cursor_proxy.conversation import Memo, guess_size, size_of, value_key
 from tests.support.threads import run_at_once
 from tests.support.traced_memory import traced_memory
 
@@ -46,7 +45,7 @@ class TestSizes(unittest.TestCase):
 
     def test_sixteen_agents_with_forty_tools_each_are_known(self) -> None:
         agents = [[{"name": f"tool {agent} {n}", "text": f"{n}" * 600} for n in range(40)] for agent in range(16)]
-        with mock.patch.object(memo.marshal, "dumps", side_effect=marshal.dumps) as dumps:
+        with mock.patch.object(marshal, "dumps", side_effect=marshal.dumps) as dumps:
             for _ in range(3):
                 dumps.reset_mock()
                 for tools in agents:

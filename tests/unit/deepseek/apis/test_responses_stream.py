@@ -9,8 +9,8 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat, Message, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES, ResponseReader
+from deepseek_cursor_proxy.deepseek.usage import read_logprobs
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.protocols.responses_output import read_logprobs
 from tests.fake_deepseek.completion import Answer, Call, PrefixCache
 from tests.fake_deepseek.native import Response
 from tests.support.width import width

@@ -1,7 +1,7 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.protocols import content
+from deepseek_cursor_proxy.protocols import messages
 from tests.support.bad_requests import assert_named
 
 URL = "data:image/png;base64,AAAA"
@@ -9,15 +9,15 @@ IMAGE = {"type": "image_url", "image_url": {"url": URL}}
 
 
 def one(part: Any) -> Any:
-    return content.read_part(part, "at")
+    return messages.read_part(part, "at")
 
 
 class TestContent(unittest.TestCase):
     def test_text_parts_of_every_api_are_joined(self) -> None:
         parts = [{"type": kind, "text": kind} for kind in ("text", "input_text", "output_text")]
         parts += [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": None}]
-        self.assertEqual("text\ninput_text\noutput_text\nno\n", content.read(parts, "at"))
-        self.assertEqual(("", "", "x"), tuple(content.read(value, "at") for value in (None, [], "x")))
+        self.assertEqual("text\ninput_text\noutput_text\nno\n", messages.read_content(parts, "at"))
+        self.assertEqual(("", "", "x"), tuple(messages.read_content(value, "at") for value in (None, [], "x")))
 
     def test_an_image_of_every_api_becomes_the_same_part(self) -> None:
         for part in (

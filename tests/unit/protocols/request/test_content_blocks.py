@@ -2,7 +2,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall, unpack_items
-from deepseek_cursor_proxy.protocols.content import ERROR_LINE, Blocks, has_server_blocks, read_blocks
+from deepseek_cursor_proxy.protocols.messages import ERROR_LINE, Blocks, has_server_blocks, read_blocks
 from tests.support.bad_requests import assert_named
 
 TEXT = {"type": "text", "text": "words", "cache_control": {"type": "ephemeral"}}

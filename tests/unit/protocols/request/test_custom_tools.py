@@ -2,8 +2,7 @@ import json
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta
-from deepseek_cursor_proxy.protocols import custom_tools
-from deepseek_cursor_proxy.protocols.custom_tools import CustomCallUnwrapper, ToolNames, wrap_text
+from deepseek_cursor_proxy.protocols.tools import CustomCallUnwrapper, ToolNames, echoed_message, wrap_text
 from tests.support.histories import assistant
 
 PATCHER = "ApplyPatch"
@@ -88,4 +87,4 @@ class TestEchoedMessage(unittest.TestCase):
             unwrapped = CustomCallUnwrapper(NAMES).unwrap(Delta(calls=calls), is_whole=True).calls
             echoed = assistant("", *((each.id, each.name, each.arguments) for each in unwrapped))
             with self.subTest(arguments):
-                self.assertEqual(custom_tools.echoed_message(answer, NAMES), ToolNames(NAMES).wrap_custom_calls(echoed))
+                self.assertEqual(echoed_message(answer, NAMES), ToolNames(NAMES).wrap_custom_calls(echoed))

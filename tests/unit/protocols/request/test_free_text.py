@@ -3,7 +3,7 @@ import random
 import unittest
 from collections.abc import Sequence
 
-from deepseek_cursor_proxy.protocols.custom_tools import FreeTextReader, read_free_text
+from deepseek_cursor_proxy.protocols.tools import FreeTextReader, read_free_text
 
 SIGNS = "é思\U0001f600"
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x = \"\\n\"\n+x = '\t'\n*** End Patch\n"

@@ -5,7 +5,7 @@ from deepseek_cursor_proxy.conversation import Message, ToolCall, unpack_items
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols import input_items
 from deepseek_cursor_proxy.protocols import responses_envelope as envelope
-from deepseek_cursor_proxy.protocols.custom_tools import ToolNames
+from deepseek_cursor_proxy.protocols.tools import ToolNames
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.bad_requests import assert_named
 from tests.support.histories import assistant, new_chat, result, system, user

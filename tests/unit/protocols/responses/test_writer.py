@@ -7,7 +7,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
-from deepseek_cursor_proxy.protocols.responses_writer import error_object
+from deepseek_cursor_proxy.protocols.responses_envelope import error_object
 from tests.support.generated_answers import FUNCTION, answer, batches, stream, writer
 from tests.support.responses_client import Json, check_stream, events
 from tests.support.width import width
