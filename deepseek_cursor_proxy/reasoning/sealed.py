@@ -7,7 +7,9 @@ store is lost and only the installation's secret is left.
     dcp1.<base64 of: 16 bytes of HMAC, then the compressed text XORed with a key stream>
 
 The HMAC is over the compressed text, and the key stream is derived from the HMAC: equal texts have equal sealed texts,
-nothing random is needed, and foreign data is refused before it is decompressed.
+nothing random is needed, and foreign data is refused before it is decompressed. Rows that `storage.shared` puts on an
+engine are sealed alike, with keys of their own for each use. Each is bound to the place where it stands, which the HMAC
+covers: at another place it does not open.
 """
 
 import binascii
@@ -29,21 +31,21 @@ _UNSEAL: Stage[Any, list[Any]] = Stage("unseal")
 
 
 class Sealer:
-    """Seals and opens for one caller. Immutable."""
+    """Seals and opens for one caller and one use; clients hold what is sealed for no use by name. Immutable."""
 
-    def __init__(self, secret: bytes, caller: bytes) -> None:
+    def __init__(self, secret: bytes, caller: bytes, use: bytes = b"") -> None:
         # Equal for sealers that open the same texts.
         self.owner = caller, hashlib.sha256(secret).digest()
-        self._seal_key = hmac.digest(secret, b"seal" + caller, "sha256")
-        self._stream_key = hmac.digest(secret, b"stream" + caller, "sha256")
+        self._seal_key = hmac.digest(secret, b"seal" + use + caller, "sha256")
+        self._stream_key = hmac.digest(secret, b"stream" + use + caller, "sha256")
 
     def seal(self, reasoning: str) -> str:
         # A stopped answer may end with half of a surrogate pair.
         return _VERSION + urlsafe_b64encode(self.seal_bytes(reasoning.encode("utf-8", "surrogatepass"))).decode()
 
-    def seal_bytes(self, data: bytes) -> bytes:
+    def seal_bytes(self, data: bytes, place: bytes = b"") -> bytes:
         packed = compress(data)
-        seal = self._authenticate(packed)
+        seal = self.tag(place, packed)
         return seal + self._xor_stream(packed, seal)
 
     def open(self, sealed: str, most: int) -> bytes | None:
@@ -60,14 +62,15 @@ class Sealer:
             return None
         return self.open_bytes(raw, most)
 
-    def open_bytes(self, raw: bytes, most: int) -> bytes | None:
+    def open_bytes(self, raw: bytes, most: int, place: bytes = b"") -> bytes | None:
         seal, packed = raw[:_SEAL_BYTES], self._xor_stream(raw[_SEAL_BYTES:], raw[:_SEAL_BYTES])
-        if not hmac.compare_digest(seal, self._authenticate(packed)):
+        if not hmac.compare_digest(seal, self.tag(place, packed)):
             return None
         return zlib.decompressobj().decompress(packed, most + 1)
 
-    def _authenticate(self, packed: bytes) -> bytes:
-        return hmac.digest(self._seal_key, packed, "sha256")[:_SEAL_BYTES]
+    def tag(self, place: bytes, packed: bytes = b"") -> bytes:
+        """The HMAC of a place and what stands there; the length keeps the two apart."""
+        return hmac.digest(self._seal_key, len(place).to_bytes(4) + place + packed, "sha256")[:_SEAL_BYTES]
 
     def _xor_stream(self, data: bytes, seal: bytes) -> bytes:
         """Encrypt or decrypt."""

@@ -191,9 +191,10 @@ class ReasoningStore(Table[ReasoningEntry]):
     def _merge_shared(
         self, own: dict[bytes, list[str]], shared: Sequence[tuple[bytes, bytes]], caller: bytes
     ) -> dict[bytes, list[str]]:
-        """What the engine and the file have, in the engine's order. Each gets what it lacks.
+        """What the file and the engine have, the file's own first. Each gets what it lacks.
 
-        The file is for a time without the engine; the engine may have lost what it had, or is new.
+        The file is for a time without the engine; the engine may have lost what it had, or is new. Nobody but this
+        proxy writes to the file, so what it has counts if the two differ.
         """
         assert self._shared is not None
         on_engine: dict[bytes, list[str]] = {}
@@ -202,7 +203,7 @@ class ReasoningStore(Table[ReasoningEntry]):
             self._waiting.write_later(entries)
         if not self._shared.is_behind and (entries := _entries_beyond(own, on_engine)):
             self._shared.record(caller, entries)
-        return {key: list(dict.fromkeys((*on_engine.get(key, ()), *own.get(key, ())))) for key in {**on_engine, **own}}
+        return {key: list(dict.fromkeys((*own.get(key, ()), *on_engine.get(key, ())))) for key in {**own, **on_engine}}
 
     def _write(self, entries: Sequence[ReasoningEntry], is_retry: bool) -> Sequence[ReasoningEntry]:
         """Write entries, and the uses noted by lookups."""

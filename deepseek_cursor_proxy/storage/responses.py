@@ -334,15 +334,16 @@ class ResponseStore(Table[ResponseChange]):
         return None
 
     def _find(self, caller: bytes, response_id: str, *, with_events: bool = False) -> ResponseRow | None:
-        """The row on the engine, or in the file: first where the newer one is."""
+        """The row on the engine, or in the file: the newer one, and the file's own if the engine has an older state."""
         if self._shared is None:
             return self._read(caller, response_id, with_events=with_events)
         if self._shared.is_behind and (row := self._read(caller, response_id, with_events=with_events)) is not None:
             return row
         row = self._shared.find(caller, response_id, with_events=with_events)
-        if row is None:
-            return self._read(caller, response_id, with_events=with_events)
-        return None if row.status == "deleted" else row
+        if row is None or row.status not in ("completed", "deleted"):
+            own = self._read(caller, response_id, with_events=with_events)
+            row = own if row is None or (own is not None and not own.is_unfinished) else row
+        return None if row is None or row.status == "deleted" else row
 
     def _read(self, caller: bytes, response_id: str, *, with_events: bool = False) -> ResponseRow | None:
         """The row in the file; None if there is none or the file cannot be read."""

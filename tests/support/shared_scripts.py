@@ -19,15 +19,16 @@ def _find_reasonings(call: Call, keys: list[bytes], words: list[bytes]) -> list[
 
     for at, word in enumerate(words[1:]):
         key = base + b"k" + word
-        for id in (ids := call("ZRANGE", key, 0, -1)):
+        for link in (links := call("ZRANGE", key, 0, -1)):
+            id = link[:16]
             row = base + b"r" + id
             text = b"" if id in sent else call("GET", row)
             if text is not False:
                 if id not in sent:
                     use(row)
                 sent.add(id)
-                reply += [at, id, text]
-        if ids:
+                reply += [at, link, text]
+        if links:
             use(key)
     return reply
 
@@ -36,13 +37,13 @@ def _record_reasonings(call: Call, keys: list[bytes], words: list[bytes]) -> int
     base, seconds, *rest = keys[0], *words
     while rest:
         text, count, *rest = rest
-        own, rest = rest[: int(count)], rest[int(count) :]
+        own, rest = rest[: 2 * int(count)], rest[2 * int(count) :]
         id = text[:16]
         call("SET", base + b"r" + id, text, "EX", seconds)
-        for key in own:
+        for key, tag in zip(own[::2], own[1::2], strict=True):
             texts = len(call("ZRANGE", base + b"k" + key, 0, -1))
             if texts < 16:
-                call("ZADD", base + b"k" + key, "NX", texts, id)
+                call("ZADD", base + b"k" + key, "NX", texts, id + tag)
             call("EXPIRE", base + b"k" + key, seconds)
     return 1
 

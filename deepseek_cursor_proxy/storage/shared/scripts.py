@@ -1,13 +1,14 @@
 """The scripts of the engine, each atomic, with one key: the prefix of a caller's keys, or the key of a row.
 
 A reasoning is a row `r<id>`, its sealed text; the id is the seal, which is equal for equal texts: writing one again
-changes nothing. Each key of a turn is a sorted set `k<key>` of such ids, the oldest first; it leads to at most 16, as
-in SQLite. A row that is not used expires.
+changes nothing. Each key of a turn is a sorted set `k<key>` of links, the oldest first: the id and a tag, 16 bytes
+each, by which the proxies know that the key leads to this text. There are at most 16, as in SQLite. A row that is not
+used expires.
 """
 
 from deepseek_cursor_proxy.storage.resp.client import Script
 
-# ARGV: seconds to keep, keys. Reply, flat: number of the key, id, text; the text is empty if it was sent before.
+# ARGV: seconds to keep, keys. Reply, flat: number of the key, link, text; the text is empty if it was sent before.
 FIND_REASONINGS = Script("""
 local ttl, reply, sent = tonumber(ARGV[1]), {}, {}
 local function use(key)
@@ -15,16 +16,17 @@ local function use(key)
 end
 for at = 2, #ARGV do
   local key = KEYS[1] .. 'k' .. ARGV[at]
-  local ids = redis.call('ZRANGE', key, 0, -1)
-  if #ids > 0 then use(key) end
-  for _, id in ipairs(ids) do
+  local links = redis.call('ZRANGE', key, 0, -1)
+  if #links > 0 then use(key) end
+  for _, link in ipairs(links) do
+    local id = link:sub(1, 16)
     local row = KEYS[1] .. 'r' .. id
     local text = sent[id] and '' or redis.call('GET', row)
     if text then
       if not sent[id] then use(row) end
       sent[id] = true
       reply[#reply + 1] = at - 2
-      reply[#reply + 1] = id
+      reply[#reply + 1] = link
       reply[#reply + 1] = text
     end
   end
@@ -32,17 +34,17 @@ end
 return reply
 """)
 
-# ARGV: seconds to keep, entries. An entry: sealed text, number of keys, keys.
+# ARGV: seconds to keep, entries. An entry: sealed text, number of keys, keys, each with its tag.
 RECORD_REASONINGS = Script("""
 local ttl, at = ARGV[1], 2
 while at <= #ARGV do
-  local text, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
+  local text, last = ARGV[at], at + 1 + 2 * ARGV[at + 1]
   local id = text:sub(1, 16)
   redis.call('SET', KEYS[1] .. 'r' .. id, text, 'EX', ttl)
-  for i = at + 2, last do
+  for i = at + 2, last, 2 do
     local key = KEYS[1] .. 'k' .. ARGV[i]
     local count = #redis.call('ZRANGE', key, 0, -1)
-    if count < 16 then redis.call('ZADD', key, 'NX', count, id) end
+    if count < 16 then redis.call('ZADD', key, 'NX', count, id .. ARGV[i + 1]) end
     redis.call('EXPIRE', key, ttl)
   end
   at = last + 1

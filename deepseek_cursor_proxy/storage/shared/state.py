@@ -39,6 +39,8 @@ _CATCH_UP_SECONDS = 2.0
 _START_SECONDS = 0.5
 _CHECK_KEY = b"dcp:check"
 _BATCH = 64
+# Of a value of `keep_first`: a digest.
+_MOST_NAME_BYTES = 64
 # Error replies to a write that another try may not get: no memory, a full disk, too few replicas, no permission yet.
 _LATER = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
 
@@ -49,10 +51,11 @@ def prefix(caller: bytes) -> bytes:
 
 
 class Sealer(Protocol):
-    """Seals for one caller; equal data have equal seals, the first 16 bytes (`reasoning.sealed`)."""
+    """Seals for one caller and use; equal data have equal seals, the first 16 bytes (`reasoning.sealed`)."""
 
-    def seal_bytes(self, data: bytes) -> bytes: ...
-    def open_bytes(self, raw: bytes, most: int) -> bytes | None: ...
+    def seal_bytes(self, data: bytes, place: bytes = b"") -> bytes: ...
+    def open_bytes(self, raw: bytes, most: int, place: bytes = b"") -> bytes | None: ...
+    def tag(self, place: bytes) -> bytes: ...
 
 
 class BacklogEntry(NamedTuple):
@@ -128,9 +131,9 @@ class SharedState:
         url: str,
         secret: bytes,
         database: Database,
-        sealer: Callable[[bytes, bytes], Sealer],
+        sealer: Callable[[bytes, bytes, bytes], Sealer],
     ) -> None:
-        """Raises StartupError for a bad address; the engine itself may be absent. `sealer` gets secret and caller."""
+        """Raises StartupError for a bad address; the engine may be absent. `sealer` gets secret, caller and use."""
         self.address = EngineAddress.parse(url)
         self.engine = Engine(self.address, on_change=self._on_change)
         self.backlog = Backlog(database)
@@ -189,11 +192,13 @@ class SharedState:
         key = b"dcp:first:" + hashlib.sha256(name.encode()).hexdigest().encode()
         if not self._is_verified:
             return None
+        sealer, place = self.sealer(b"", b"first"), name.encode()
         try:
-            *_, found = self.engine.run([(b"SET", key, value, b"NX"), (b"GET", key)], _READ_SECONDS)
+            sealed = sealer.seal_bytes(value, place)
+            *_, found = self.engine.run([(b"SET", key, sealed, b"NX"), (b"GET", key)], _READ_SECONDS)
         except EngineDown:
             return None
-        return found if isinstance(found, bytes) else None
+        return sealer.open_bytes(found, _MOST_NAME_BYTES, place) if isinstance(found, bytes) else None
 
     def _run(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float) -> Reply:
         """The reply of a write. Raises EngineDown if it may or must be repeated."""

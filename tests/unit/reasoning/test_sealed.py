@@ -34,6 +34,23 @@ class TestSealer(unittest.TestCase):
         self.assertIsNone(opened(Sealer(SECRET, b"another"), sealed))
         self.assertIsNone(opened(Sealer(b"t" * 32, b"caller"), sealed))
 
+    def test_sealed_bytes_open_only_for_their_use_and_at_their_place(self) -> None:
+        sealer = Sealer(SECRET, b"caller", b"use")
+        sealed = sealer.seal_bytes(b"text", b"place")
+        self.assertEqual(b"text", sealer.open_bytes(sealed, 100, b"place"))
+        for other, place in (
+            (sealer, b"plac"),
+            (sealer, b"places"),
+            (sealer, b""),
+            (Sealer(SECRET, b"caller", b"uses"), b"place"),
+            (Sealer(SECRET, b"caller"), b"place"),
+            (Sealer(SECRET, b"callers", b"use"), b"place"),
+        ):
+            self.assertIsNone(other.open_bytes(sealed, 100, place))
+        # What a client holds is no row, nor the other way round.
+        self.assertIsNone(sealer.open_bytes(Sealer(SECRET, b"caller").seal_bytes(b"text"), 100))
+        self.assertIsNone(Sealer(SECRET, b"caller").open_bytes(sealer.seal_bytes(b"text"), 100))
+
     def test_a_sealed_text_with_any_change_does_not_open(self) -> None:
         sealed = self.sealer.seal("I think, therefore I am.")
         alphabet = "ABCabc012-_=.é \n"

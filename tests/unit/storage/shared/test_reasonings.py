@@ -4,6 +4,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningEntry, ReasoningStore
 from deepseek_cursor_proxy.storage.shared.scripts import FIND_REASONINGS
+from deepseek_cursor_proxy.storage.shared.state import prefix
 from tests.support.polling import wait_until
 from tests.support.shared_engine import EngineTestCase, key
 from tests.support.width import width
@@ -36,8 +37,10 @@ class TestSharedReasonings(EngineTestCase):
         self.assertTrue(one.record("first", 1, 2))
         two.record("second", 1)
         self.wait_until_shared()
-        for each in (one, two):
+        for each in (one, self.instance("three")):
             self.assertEqual({1: ["first", "second"], 2: ["first"]}, each.find(1, 2, 3))
+        # What is in the file of this proxy comes before what the engine has.
+        self.assertEqual({1: ["second", "first"], 2: ["first"]}, two.find(1, 2, 3))
 
     def test_a_plain_turn_is_shared_before_it_is_complete(self) -> None:
         one, two = self.instance("one"), self.instance("two")
@@ -86,12 +89,66 @@ class TestSharedReasonings(EngineTestCase):
         self.engine.advance(31 * DAY)
         self.assertEqual([], one.shared.find(b"c" * 32, [key(1)]))
 
+    def rows(self, pattern: bytes) -> list[bytes]:
+        return list(self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*}:" + pattern, b"COUNT", b"1000")[1])
+
     def test_a_damaged_text_is_not_found(self) -> None:
         one, two = self.instance("one"), self.instance("two")
         one.record("why", 1)
-        [row] = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*}:r*")[1]
-        self.engine.run(b"SET", row, b"x" * 40)
-        self.assertEqual({}, two.find(1))
+        [row] = self.rows(b"r*")
+        for damaged in (b"x" * 40, b"x", b""):
+            self.engine.run(b"SET", row, damaged)
+            self.assertEqual({}, two.find(1))
+
+    def test_texts_that_changed_places_are_not_found(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        one.record("first", 1)
+        one.record("second", 2)
+        rows = self.rows(b"r*")
+        texts = [self.engine.run(b"GET", row) for row in rows]
+        for row, text in zip(rows, reversed(texts), strict=True):
+            self.engine.run(b"SET", row, text)
+        self.assertEqual({}, two.find(1, 2))
+        # The proxy that has them in its file uses and repairs them.
+        self.assertEqual({1: ["first"], 2: ["second"]}, one.find(1, 2))
+        self.assertEqual({1: ["first"], 2: ["second"]}, two.find(1, 2))
+
+    def test_keys_that_changed_places_are_not_found(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        one.record("first", 1)
+        one.record("second", 2)
+        rows = self.rows(b"k*")
+        links = [self.engine.run(b"ZRANGE", row, b"0", b"-1") for row in rows]
+        for row, [link] in zip(rows, reversed(links), strict=True):
+            self.engine.run(b"DEL", row)
+            # A link that was cut, or joined from two, is none either.
+            for number, forged in enumerate((link, link[:16], link[:31], link + b"x")):
+                self.engine.run(b"ZADD", row, b"%d" % number, forged)
+        self.assertEqual({}, two.find(1, 2))
+        self.assertEqual({1: ["first"], 2: ["second"]}, one.find(1, 2))
+
+    def test_rows_copied_to_another_caller_are_not_found(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        one.record("mine", 1, caller=b"a" * 32)
+        [text], [links] = self.rows(b"r*"), self.rows(b"k*")
+        other = prefix(b"b" * 32)
+        self.engine.run(b"SET", other + text.partition(b"}:")[2], self.engine.run(b"GET", text))
+        [link] = self.engine.run(b"ZRANGE", links, b"0", b"-1")
+        self.engine.run(b"ZADD", other + links.partition(b"}:")[2], b"0", link)
+        self.assertEqual({}, two.find(1, caller=b"b" * 32))
+
+    def test_a_reply_of_another_shape_finds_nothing(self) -> None:
+        one = self.instance()
+        one.record("known", 1)
+        [[at, link, text]] = [one.state.read(FIND_REASONINGS, prefix(b"c" * 32), [b"1000", key(1)])]  # type: ignore[misc]
+        replies: list[object] = [
+            *(None, 1, b"text", [], [at], [at, link], [1, link, text], [-1, link, text], [b"0", link, text]),
+            *([at, None, text], [at, link, b""], [at, link, None], [at, b"", text], [[at, link, text]], ["OK"] * 3),
+        ]
+        for reply in replies:
+            with self.subTest(reply), mock.patch.object(one.state, "read", return_value=reply):
+                self.assertEqual([], one.shared.find(b"c" * 32, [key(1)]) or [])
+                self.assertEqual({1: ["known"]}, one.find(1))
 
     def test_a_file_of_before_is_still_found_and_shared_by_its_use(self) -> None:
         with contextlib.closing(ReasoningStore(self.place / "one.sqlite3")) as store:

@@ -6,6 +6,7 @@ from unittest import mock
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 from deepseek_cursor_proxy.storage.shared import responses
 from deepseek_cursor_proxy.storage.shared.responses import SharedResponses
+from deepseek_cursor_proxy.storage.shared.state import prefix
 from tests.support.polling import wait_until
 from tests.support.shared_engine import EngineTestCase
 from tests.support.width import width
@@ -32,7 +33,9 @@ class TestSharedResponses(EngineTestCase):
         both = [self.store("one"), self.store("two")]
         for seed in range(width(40, 1000)):
             rng = random.Random(seed)
-            caller, number, store = rng.choice(CALLERS), rng.randrange(4), rng.choice(both)
+            caller, number = rng.choice(CALLERS), rng.randrange(4)
+            # A response is changed by the proxy that made it, and deleted by any.
+            store = both[number % 2]
             response = stored(number, rng.choice(STATUSES[2:]), count=seed)
             with self.subTest(seed):
                 match rng.choice(("put", "update", "delete", "get")):
@@ -43,7 +46,7 @@ class TestSharedResponses(EngineTestCase):
                         self.assertEqual(alone.update(caller, response), store.update(caller, response))
                     case "delete":
                         id = response.body["id"]
-                        self.assertEqual(alone.delete(caller, id), store.delete(caller, id))
+                        self.assertEqual(alone.delete(caller, id), rng.choice(both).delete(caller, id))
                 for each in both:
                     for id in (f"resp_{other}" for other in range(4)):
                         self.assertEqual(alone.get(caller, id), each.get(caller, id))
@@ -56,15 +59,54 @@ class TestSharedResponses(EngineTestCase):
         for each in (one, two):
             self.assertIsNone(each.get(CALLERS[0], "resp_1"))
 
+    def fields(self, id: str) -> tuple[bytes, dict[bytes, bytes]]:
+        """The key of a response of the first caller, and what is there."""
+        key = prefix(CALLERS[0]) + b"s" + id.encode()
+        flat = self.engine.run(b"HGETALL", key)
+        return key, dict(flat if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True))
+
+    def test_a_row_that_is_not_as_it_was_written_counts_as_none(self) -> None:
+        one, two = self.store("one"), self.store("two")
+        for number in (1, 2):
+            one.put(CALLERS[0], stored(number))
+        (key, row), (_, other) = self.fields("resp_1"), self.fields("resp_2")
+        changes: list[dict[bytes, bytes]] = [
+            *(other, {b"b": other[b"b"]}, {b"i": other[b"i"]}, {b"e": other[b"e"]}, {b"b": row[b"i"]}),
+            *({b"status": b"failed"}, {b"status": b"\xff"}, {b"b": b""}, {b"i": b""}, {b"b": b"x" * 40}),
+            *({b"created_at": each} for each in (b"", b"yesterday", b"nan", b"inf", b"\xff")),
+        ]
+        for change in changes:
+            with self.subTest(change):
+                self.engine.run(b"HSET", key, *(word for field in change.items() for word in field))
+                self.assertIsNone(two.get(CALLERS[0], "resp_1"))
+                # The proxy that made it has it in its file.
+                self.assertEqual(stored(1), one.get(CALLERS[0], "resp_1"))
+                self.engine.run(b"HSET", key, *(word for field in row.items() for word in field))
+        self.assertEqual(stored(1), two.get(CALLERS[0], "resp_1"))
+
+    def test_an_older_state_on_the_engine_does_not_hide_what_the_file_has(self) -> None:
+        one = self.store("one")
+        one.put(CALLERS[0], stored(1, "in_progress"))
+        key, row = self.fields("resp_1")
+        one.update(CALLERS[0], stored(1))
+        for lease in (row[b"u"], b"1"):
+            self.engine.run(b"HSET", key, *(word for field in {**row, b"u": lease}.items() for word in field))
+            self.assertEqual(stored(1), one.get(CALLERS[0], "resp_1"))
+
+    def test_a_reply_of_another_shape_finds_nothing(self) -> None:
+        two = self.store("two")
+        for reply in (None, 1, b"text", [], ["OK"], [b"completed"], [None] * 6, [b"completed", b"1", 1, 2, 3, 0]):
+            with self.subTest(reply), mock.patch.object(self.instances[0].state, "read", return_value=reply):
+                self.assertIsNone(two.get(CALLERS[0], "resp_1"))
+
     def test_a_running_job_of_another_proxy_is_not_failed_while_its_lease_is_renewed(self) -> None:
         self.enterContext(mock.patch.object(responses, "_SECONDS_BETWEEN_RENEWALS", 0.005))
         one, two = self.store("one"), self.store("two")
         one.put(CALLERS[0], stored(1, "in_progress"))
         [key] = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:*}:s*")[1]
         for _ in range(3):
-            lease = self.engine.run(b"HGET", key, b"u")
             self.engine.advance(15)
-            wait_until(lambda lease=lease: self.engine.run(b"HGET", key, b"u") > lease)
+            wait_until(lambda: int(self.engine.run(b"HGET", key, b"u")) > int(self.engine.run(b"TIME")[0]) + 10)
             self.assertEqual(0, two.fail_orphans())
             found = two.get(CALLERS[0], "resp_1")
             assert found is not None

@@ -137,6 +137,17 @@ class TestSecret(EngineTestCase):
         self.assertEqual(0, waiting(self.place / "other.sqlite3"))
         self.assertIn("another installation secret", other.state.fault)
 
+    def test_the_value_of_another_name_is_refused(self) -> None:
+        one = self.instance("one")
+        self.assertEqual(b"a" * 32, one.state.keep_first("ann", b"a" * 32))
+        self.assertEqual(b"a" * 32, one.state.keep_first("ann", b"b" * 32))
+        keys = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:first:*")[1]
+        one.state.keep_first("bob", b"b" * 32)
+        [ann], [bob] = keys, set(self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:first:*")[1]) - set(keys)
+        for value in (self.engine.run(b"GET", bob), b"b" * 32, b""):
+            self.engine.run(b"SET", ann, value)
+            self.assertIsNone(one.state.keep_first("ann", b"a" * 32))
+
     def test_the_engine_never_has_the_secret(self) -> None:
         secret = hashlib.sha256(b"secret").digest()
         self.instance("one", secret=secret).record("why", 1)
