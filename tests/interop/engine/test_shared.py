@@ -2,6 +2,7 @@
 
 import random
 import time
+import unittest
 from contextlib import ExitStack
 from unittest import mock
 
@@ -10,7 +11,7 @@ from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.laws.test_protocols import CALLERS, Visible
 from tests.proxy.shared import test_several_proxies, test_shared_limits
 from tests.support.generated_conversations import APIS, Conversation
-from tests.unit.storage.shared import test_limits, test_reasonings, test_responses
+from tests.unit.storage.shared import test_limits, test_reasonings, test_responses, test_state
 
 # A lookup is tried twice, a write once, each perhaps after a connect; a request has a few of them before the breaker
 # opens, and the fake answers at once.
@@ -18,14 +19,23 @@ MOST_SECONDS = 3.0
 
 
 class Server:
-    """A redis-server with the controls of the stand-in."""
+    """A redis-server with the controls of the stand-in; it keeps its data when it is killed."""
 
     def __init__(self, stack: ExitStack) -> None:
-        self._server = RedisServer(stack)
+        self._server = RedisServer(stack, {"appendonly": "yes"})
         self.url = f"redis://{self._server.node}/"
         self.start, self.stop = self._server.start, self._server.kill
         self.pause, self.resume = self._server.suspend, self._server.resume
         self.run = self._server.run
+
+    def advance(self, seconds: int) -> None:
+        """Have all keys and leases end so much earlier."""
+        for key in self.run("SCAN", "0", "COUNT", "1000")[1]:  # type: ignore[index]
+            left = self.run("PTTL", key)
+            if isinstance(left, int) and left > 0:
+                self.run("PEXPIRE", key, str(left - 1000 * seconds))
+            if self.run("TYPE", key) == "hash" and self.run("HEXISTS", key, "u"):
+                self.run("HINCRBY", key, "u", str(-seconds))
 
 
 class OnAServer:
@@ -46,44 +56,61 @@ class OnACluster:
         return self.cluster
 
 
-def _only(case: type, *names: str) -> dict[str, None]:
-    """No test of a case but these: the others use what only the stand-in has."""
-    return {name: None for name in dir(case) if name.startswith("test_") and name not in names}
-
-
-_REASONINGS = _only(
-    test_reasonings.TestSharedReasonings,
+# What only the stand-in has: the commands that it got, errors of every kind, and passwords that a test changes.
+_ON_THE_STAND_IN = (
+    "test_a_long_chat_is_looked_up_in_parts_that_the_engine_answers_in_time",
+    "test_no_text_is_on_the_engine_in_clear",
+    "test_an_engine_without_memory_gets_what_waits_when_it_has_some",
+    "test_no_write_overtakes_one_that_waits",
+    "test_a_wrong_password_is_an_outage_and_is_never_shown",
+    "test_an_instance_with_another_secret_says_so_and_shares_nothing",
+    "test_the_engine_never_has_the_secret",
+)
+# A cluster stays for all tests of a class, and is neither stopped nor changed by its keys.
+_ON_A_CLUSTER = (
     "test_engine_and_file_return_the_same_after_any_sequence_of_entries",
-    "test_what_one_instance_records_another_finds_newest_first",
-)
-_RESPONSES = _only(
-    test_responses.TestSharedResponses,
-    "test_two_proxies_return_what_one_file_returns_after_any_sequence_of_changes",
-    "test_what_was_deleted_through_another_proxy_stays_deleted",
-)
-_LIMITS = _only(
-    test_limits.TestSharedLimits,
+    "test_what_one_instance_records_another_finds_oldest_first",
     "test_two_instances_return_what_one_file_returns_after_any_sequence_of_calls",
     "test_many_requests_at_once_spend_a_budget_once",
-)
-_PROXIES = _only(
-    test_several_proxies.TestSeveralProxies,
     "test_every_reasoning_is_restored_although_each_request_goes_to_another_proxy",
     "test_a_chain_of_responses_goes_on_at_another_proxy",
 )
-_BUDGETS = _only(test_shared_limits.TestSharedLimits, "test_three_proxies_spend_a_budget_once")
 
-TestReasoningsOnAServer = type(
-    "TestReasoningsOnAServer", (OnAServer, test_reasonings.TestSharedReasonings), _REASONINGS
+
+def _tests(case: type) -> set[str]:
+    return {name for name in dir(case) if name.startswith("test_")}
+
+
+def _name(case: type) -> str:
+    # Two modules have a case of the same name.
+    return f"{case.__module__.rpartition('.')[2]}_{case.__name__}"
+
+
+def _on_a_server(case: type) -> type:
+    left_out = dict.fromkeys(_tests(case) & {*_ON_THE_STAND_IN})
+    return type(f"{_name(case)}OnAServer", (OnAServer, case), left_out)
+
+
+def _on_a_cluster(case: type) -> type:
+    left_out = dict.fromkeys(_tests(case) - {*_ON_A_CLUSTER})
+    return type(f"{_name(case)}OnACluster", (OnACluster, case), left_out)
+
+
+_STORES = (
+    *(test_reasonings.TestSharedReasonings, test_responses.TestSharedResponses, test_limits.TestSharedLimits),
+    *(test_state.TestOutages, test_state.TestSecret),
 )
-TestResponsesOnAServer = type("TestResponsesOnAServer", (OnAServer, test_responses.TestSharedResponses), _RESPONSES)
-TestLimitsOnAServer = type("TestLimitsOnAServer", (OnAServer, test_limits.TestSharedLimits), _LIMITS)
-TestBudgetsOnAServer = type("TestBudgetsOnAServer", (OnAServer, test_shared_limits.TestSharedLimits), _BUDGETS)
-TestReasoningsOnACluster = type(
-    "TestReasoningsOnACluster", (OnACluster, test_reasonings.TestSharedReasonings), _REASONINGS
-)
-TestLimitsOnACluster = type("TestLimitsOnACluster", (OnACluster, test_limits.TestSharedLimits), _LIMITS)
-TestProxiesOnACluster = type("TestProxiesOnACluster", (OnACluster, test_several_proxies.TestSeveralProxies), _PROXIES)
+_PROXIES = (test_several_proxies.TestSeveralProxies, test_shared_limits.TestSharedLimits)
+_CLUSTERED = (_STORES[0], _STORES[2], _PROXIES[0])
+
+globals().update((each.__name__, each) for each in map(_on_a_server, (*_STORES, *_PROXIES)))
+globals().update((each.__name__, each) for each in map(_on_a_cluster, _CLUSTERED))
+
+
+class TestNames(unittest.TestCase):
+    def test_every_test_that_is_named_here_exists(self) -> None:
+        known = set().union(*map(_tests, (*_STORES, *_PROXIES)))
+        self.assertLessEqual({*_ON_THE_STAND_IN, *_ON_A_CLUSTER}, known)
 
 
 class TestProxiesOnAServer(OnAServer, test_several_proxies.SharedTestCase):
@@ -127,6 +154,7 @@ class TestProxiesOnAServer(OnAServer, test_several_proxies.SharedTestCase):
         conversation, visible = self.chat(0)
         for step in range(4):
             self.go_on(conversation, visible, f"{step} ", rng.choice(APIS), each[0], rng)
+        self.engine.run("FLUSHALL")
         self.engine.stop()
         for step in range(4, 8):
             self.go_on(conversation, visible, f"{step} ", rng.choice(APIS), each[0], rng)
