@@ -24,6 +24,11 @@ def can_see_images(model: str) -> bool:
     return not model.rpartition("/")[2].lower().startswith(_TEXT_ONLY_MODEL)
 
 
+def takes_later_system(model: str, host: hosts.Host) -> bool:
+    """Whether the model's template is known to take system messages after others: V4.1, which is Flash at DeepSeek."""
+    return host.name == hosts.DEEPSEEK.name and model in KNOWN_MODELS and model != _TEXT_ONLY_MODEL
+
+
 @lru_cache(8)
 def has_own_names(config: ProxyConfig) -> bool:
     """Whether the upstream is known to have other names for the models than DeepSeek."""

@@ -8,8 +8,8 @@ fields. The model's side is the same for every proxy. Figures:
 
     answered    turns that the client got, of 30; after an error the client gives up
     reasoning   earlier turns whose own reasoning was in the last request that DeepSeek accepted, of 29
-    prefix      how much of each request the next one begins with, in bytes of tools and messages as canonical JSON: the
-                part that DeepSeek bills as a cache hit
+    prefix      how much of each prompt the next one begins with, as the model reads both: the part that DeepSeek bills
+                as a cache hit
     CPU         milliseconds of the proxy's processes per answered turn
     memory      of the proxy's processes after the chats
 """
@@ -23,11 +23,11 @@ import random
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 from urllib.parse import urlsplit
 
 from tests.bench.__main__ import parse_others
@@ -35,7 +35,7 @@ from tests.bench.agent_clients import CLIENTS, AgentClient, Json, ToolCall, pros
 from tests.bench.machine import CpuPinning, find_listeners
 from tests.bench.others import OtherCommand
 from tests.bench.rounds import Target, start_proxy
-from tests.fake_deepseek import Answer, Call, FakeDeepSeek, ReceivedRequest
+from tests.fake_deepseek import Answer, Call, FakeDeepSeek, ReceivedRequest, prompt
 from tests.support.processes import Server
 
 TURNS = 30
@@ -152,8 +152,8 @@ def _shorten(body: bytes) -> str:
 
 def _judge(result: ChatResult, seen: Sequence[ReceivedRequest], reasonings: Sequence[str]) -> None:
     payloads = [request.payload for request in seen if request.payload.get("messages")]
-    parts = [list(_canonical_parts(payload)) for payload in payloads]
-    result.prefixes = [_common_share(before, after) for before, after in itertools.pairwise(parts)]
+    prompts = ["".join(part.text for part in prompt.parts(payload)) for payload in payloads]
+    result.prefixes = [_common_share(before, after) for before, after in itertools.pairwise(prompts)]
     accepted = [request.payload for request in seen if request.status == 200]
     if accepted:
         arrived = {message.get("reasoning_content") for message in accepted[-1]["messages"]}
@@ -161,20 +161,9 @@ def _judge(result: ChatResult, seen: Sequence[ReceivedRequest], reasonings: Sequ
         result.reasonings = sum(reasoning in arrived for reasoning in reasonings[:-1])
 
 
-def _canonical_parts(payload: Mapping[str, Any]) -> Iterator[bytes]:
-    """In the order of the prompt: tools, then messages."""
-    for part in (*(payload.get("tools") or ()), *payload["messages"]):
-        yield json.dumps(part, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _common_share(before: Sequence[bytes], after: Sequence[bytes]) -> float:
-    common = 0
-    for old, new in zip(before, after, strict=False):
-        if old != new:
-            common += sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
-            break
-        common += len(old)
-    return common / max(1, sum(map(len, before)))
+def _common_share(before: str, after: str) -> float:
+    common = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), None)
+    return (min(len(before), len(after)) if common is None else common) / max(1, len(before))
 
 
 @dataclass(frozen=True)

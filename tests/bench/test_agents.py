@@ -48,11 +48,11 @@ class TestAgents(unittest.TestCase):
         bare = self.stack.enter_context(FakeDeepSeek(has_chat_alone=True))
         self.assertEqual("–", str(self.play(codex, bare.url)))
 
-    def test_the_prefix_counts_the_bytes_of_the_request_before_that_are_there_again(self) -> None:
-        before = [b"tools", b"system", b"question"]
-        self.assertEqual(1.0, agents._common_share(before, [*before, b"answer"]))
-        self.assertEqual(8 / 19, agents._common_share(before, [b"tools", b"syste_", b"question"]) - 2 / 19)
-        self.assertEqual(0.0, agents._common_share(before, [b"other", *before]))
+    def test_the_prefix_counts_what_is_there_again_of_the_prompt_before(self) -> None:
+        before = "tools system question"
+        self.assertEqual(1.0, agents._common_share(before, f"{before} answer"))
+        self.assertEqual(12 / 21, agents._common_share(before, "tools system_question"))
+        self.assertEqual(0.0, agents._common_share(before, f"other {before}"))
 
     def test_the_table_has_a_row_for_each_agent(self) -> None:
         out = io.StringIO()

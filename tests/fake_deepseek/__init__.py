@@ -160,7 +160,7 @@ class FakeDeepSeek:
             payload = {name: value for name, value in payload.items() if name not in ("server_tools", "server_choice")}
         step, refused = None, self.request_refusal(path, endpoint.paths, headers)
         if refused is None and (step := self._take(Failure, Raw)) is None:
-            rules = replace(self._rules, is_beta=path.startswith("/beta/"))
+            rules = replace(self._rules, is_beta=path.startswith("/beta/"), needs_headers=not self.is_lenient)
             refused = parsed if isinstance(parsed, Refusal) else endpoint.refusal(payload, rules)
         if refused is not None:
             step = _to_failure(refused)

@@ -7,15 +7,15 @@ Pure: ids and clock are parameters, and this file knows neither the script nor t
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from tests.fake_deepseek import web_tools
-from tests.fake_deepseek.contract import VISION_MODELS, is_thinking
+from tests.fake_deepseek import prompt, web_tools
+from tests.fake_deepseek.contract import VISION_MODELS
+from tests.fake_deepseek.prompt import is_thinking
 from tests.fake_deepseek.searches import Citation, Search
 from tests.support.cursor import Call
 
@@ -59,22 +59,24 @@ class PrefixCache:
         self._prefixes: set[bytes] = set()
 
     def read(self, payload: Mapping[str, Any]) -> Prompt:
-        """The tokens of this prompt; from now on it is a cached prefix itself."""
-        # Another model or user is another cache, and with tool_choice none the tools never reach the prompt.
+        """The tokens of this prompt; from now on it is a cached prefix itself, with its last header and without."""
+        # Another model or user is another cache.
         digest = hashlib.sha256(encode_json([payload["model"], payload.get("user_id")])).digest()
-        names = ("tools", "server_tools") if payload.get("tool_choice") != "none" else ()
         tokens = hit = 0
-        for part in ({name: payload.get(name) for name in names}, *payload["messages"]):
-            data = _normal(part)
+        digests = []
+        for part in prompt.parts(payload):
+            data = part.text.encode("utf-8", "surrogatepass")
             digest = hashlib.sha256(digest + data).digest()
+            digests.append(digest)
             tokens += _tokens(data)
             if digest in self._prefixes:
                 hit = tokens
-        self._prefixes.add(digest)
+        self._prefixes.update(digests[-2:])
         return Prompt(digest, tokens, hit)
 
-    def keep(self, prompt: Prompt, message: Mapping[str, Any]) -> None:
-        self._prefixes.add(hashlib.sha256(prompt.digest + _normal(message)).digest())
+    def keep(self, prompted: Prompt, message: Mapping[str, Any], thinking: bool) -> None:
+        answer = prompt.turn(message, thinking).encode("utf-8", "surrogatepass")
+        self._prefixes.add(hashlib.sha256(prompted.digest + answer).digest())
 
 
 class Completion:
@@ -92,7 +94,7 @@ class Completion:
 
     def body(self) -> bytes:
         message = self._message()
-        self._cache.keep(self._prompt, web_tools.fold(message))
+        self._cache.keep(self._prompt, web_tools.fold(message), self._thinking)
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}
         whole = {"object": "chat.completion", **self._header, "choices": [choice], "usage": self._usage()}
         return encode_json(whole)
@@ -105,7 +107,7 @@ class Completion:
         *deltas, last = _deltas(self._answer, self._thinking)
         for delta in self._with_fields(deltas) if self._fields else deltas:
             yield head + delta + tail
-        self._cache.keep(self._prompt, web_tools.fold(self._message()))
+        self._cache.keep(self._prompt, web_tools.fold(self._message()), self._thinking)
         finish, usage = encode_json(self._finish), encode_json(self._usage())
         yield head + last + b',"logprobs":null,"finish_reason":' + finish + b'}],"usage":' + usage + b"}\n\n"
         yield b"data: [DONE]\n\n"
@@ -184,13 +186,6 @@ def pieces(text: str | None, size: int) -> Iterator[str]:
 
 def _call(call: Call, arguments: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
-
-
-def _normal(part: Mapping[str, Any]) -> bytes:
-    """A message's bytes, the same for every way of writing the same prompt: key order, null and empty fields."""
-    fields = {name: value for name, value in part.items() if value not in (None, "", [])}
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return text.encode("utf-8", "surrogatepass")
 
 
 def _tokens(data: bytes) -> int:

@@ -2,8 +2,9 @@
 
 `refusal` judges one chat-completions body the way the server does: first as a typed value (the server is written in
 Rust, so those words are serde's), then field by field, then as a history, and last as a history of thoughts.
-`tool_rules` judges the functions, `picture_rules` the pictures. The first thing wrong is the one reported. Where no
-capture shows DeepSeek's words, the sentence is ours.
+`tool_rules` judges the functions, `picture_rules` the pictures, `prompt` what the model reads: DeepSeek itself accepts
+a history whose prompt lacks an assistant header, but the answer to it is empty or wrong. The first thing wrong is the
+one reported. Where no capture shows DeepSeek's words, the sentence is ours.
 Rule: every check may trust what the checks before it established. This file knows no socket, clock or script.
 """
 
@@ -17,7 +18,8 @@ from typing import Any, get_args
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import decode_json_object
-from tests.fake_deepseek import picture_rules, tool_rules
+from tests.fake_deepseek import picture_rules, prompt, tool_rules
+from tests.fake_deepseek.prompt import is_thinking
 
 DESERIALIZE = "Failed to deserialize the JSON body into the target type: "
 MISSING_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."
@@ -48,6 +50,10 @@ class Rules:
     refuses_empty: bool = False
     # Whether the body was sent to a /beta path.
     is_beta: bool = False
+    # Whether every model has the template of V4, as at a host that does not say otherwise.
+    has_v4_template: bool = False
+    # Whether a prompt without an assistant header is refused, which DeepSeek itself accepts.
+    needs_headers: bool = True
 
     def __post_init__(self) -> None:
         if self.month not in _OWED_REASONING:
@@ -83,6 +89,7 @@ def refusal(payload: object, rules: Rules = NEWEST_RULES) -> Refusal | None:
         _tool_problems(payload, rules.is_beta),
         _message_problems(payload, rules.is_beta),
         _order_problems(payload["messages"]),
+        prompt.problems(payload, is_v4=rules.has_v4_template) if rules.needs_headers else (),
         _reasoning_problems(payload, rules),
     )
     return next(map(Refusal, problems), None)
@@ -93,12 +100,6 @@ def refusal_in_words(payload: object, rules: Rules, words: Mapping[str, str]) ->
     # Whether chats may have an empty reasoning makes no difference: in the other APIs it is as good as none.
     found = refusal(payload, replace(rules, refuses_empty=True))
     return found if found is None else replace(found, message=words.get(found.message, found.message))
-
-
-def is_thinking(payload: Mapping[str, Any]) -> bool:
-    """Whether a well-typed body asks for reasoning; leaving the fields out does not turn it off."""
-    thinking = payload.get("thinking") or {}
-    return thinking.get("type") != "disabled" and payload.get("reasoning_effort") != "none"
 
 
 @dataclass(frozen=True)

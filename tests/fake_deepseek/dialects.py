@@ -18,7 +18,7 @@ None of these hosts was called: "docs" is what its documentation said in Novembe
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -68,7 +68,7 @@ class Dialect:
             return Refusal(str(misfit))
 
     def refusal(self, payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
-        found = contract.refusal(payload, rules)
+        found = contract.refusal(payload, replace(rules, has_v4_template=True))
         # No other host is known to insist on reasoning.
         return None if found is not None and found.message == MISSING_REASONING else found
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from tests.fake_deepseek import contract
+from tests.fake_deepseek import contract, prompt
 from tests.fake_deepseek.contract import (
     DESERIALIZE,
     FORCED_TOOL,
@@ -119,7 +119,7 @@ def _tools(tools: list[Any]) -> dict[str, Any]:
 def _choose(choice: Json, body: Json, chat: dict[str, Any]) -> None:
     kind = str(choice.get("type"))
     _fit(kind in _CHOICES or kind == "tool", f"tool_choice.type: unknown variant `{kind}`")
-    is_thinking = contract.is_thinking(chat)
+    is_thinking = prompt.is_thinking(chat)
     if kind == "tool":
         names = [tool["name"] for tool in body.get("tools") or ()]
         _check(choice.get("name") in names, f"tool_choice: tool `{choice.get('name')}` not found")

@@ -41,7 +41,7 @@ class MessageAnswer(Completion):
         self._runs_searches = bool(payload.get("server_tools"))
 
     def body(self) -> bytes:
-        self._cache.keep(self._prompt, self._message())
+        self._cache.keep(self._prompt, self._message(), self._thinking)
         if self._finish not in _STOP_REASONS:
             return encode_json(self._error())
         return encode_json({**self._frame(), "content": self._blocks(), **self._end(), "usage": self._counts()})
@@ -57,7 +57,7 @@ class MessageAnswer(Completion):
         for index, block in enumerate(self._blocks()):
             for event in _block_events(block, self._answer.piece):
                 yield {**event, "index": index}
-        self._cache.keep(self._prompt, self._message())
+        self._cache.keep(self._prompt, self._message(), self._thinking)
         if self._finish not in _STOP_REASONS:
             yield self._error()
             return

@@ -225,7 +225,7 @@ class Response(Completion):
         super().__init__(answer, payload, cache, id, created)
 
     def body(self) -> bytes:
-        self._cache.keep(self._prompt, self._message())
+        self._cache.keep(self._prompt, self._message(), self._thinking)
         items = [item for item, _ in self._items()]
         return encode_json(self._object(self._status, items))
 
@@ -248,7 +248,7 @@ class Response(Completion):
             items.append(item)
             for event in _item_events(item, text, self._answer.piece):
                 yield {**event, "output_index": index}
-        self._cache.keep(self._prompt, self._message())
+        self._cache.keep(self._prompt, self._message(), self._thinking)
         yield {"type": f"response.{self._status}", "response": self._object(self._status, items)}
 
     def _items(self) -> Iterator[tuple[dict[str, Any], str]]:

@@ -44,22 +44,29 @@ class TestContextCache(unittest.TestCase):
         self.assertGreater(self.hit(USER, PAST, USER, tools=[TOOL]), prompt)
 
     def test_changed_reasoning_is_another_prefix(self) -> None:
-        self.hit(USER)
-        prompt = self.hit(USER)
+        self.hit(USER, tools=[TOOL])
+        prompt = self.hit(USER, tools=[TOOL])
         for reasoning in (" ", "Hm.", None):
             with self.subTest(reasoning):
-                self.assertEqual(self.hit(USER, PAST | {"reasoning_content": reasoning}, USER), prompt)
+                self.assertEqual(self.hit(USER, PAST | {"reasoning_content": reasoning}, USER, tools=[TOOL]), prompt)
+
+    def test_without_tools_past_reasoning_is_no_part_of_a_prompt(self) -> None:
+        self.hit(USER, PAST, USER)
+        prompt = self.hit(USER, PAST, USER)
+        self.assertEqual(self.hit(USER, PAST | {"reasoning_content": "Hm."}, USER), prompt)
 
     def test_key_order_and_empty_fields_do_not_change_a_prefix(self) -> None:
-        self.hit(USER)
-        prompt = self.hit(USER)
+        self.hit(USER, tools=[TOOL])
+        prompt = self.hit(USER, tools=[TOOL])
         rewritten: Payload = {**dict(reversed(PAST.items())), "tool_calls": [], "name": None}
-        self.assertGreater(self.hit(USER, rewritten, USER), prompt)
+        self.assertGreater(self.hit(USER, rewritten, USER, tools=[TOOL]), prompt)
 
     def test_the_order_of_tools_the_model_and_the_user_are_part_of_the_prefix(self) -> None:
         self.hit(USER, tools=[TOOL, OTHER])
         self.assertGreater(self.hit(USER, tools=[TOOL, OTHER]), 0)
+        self.assertGreater(self.hit(USER, tools=[TOOL, OTHER], tool_choice="none"), 0)
+        self.assertEqual(self.hit(USER), 0)
         self.assertEqual(self.hit(USER, tools=[OTHER, TOOL]), 0)
         self.assertEqual(self.hit(USER, tools=[TOOL, OTHER], user_id="someone"), 0)
         self.assertEqual(self.hit(USER, tools=[TOOL, OTHER], model="deepseek-flash"), 0)
-        self.assertEqual(self.hit(USER, tools=[TOOL, OTHER], tool_choice="none"), 0)
+        self.assertEqual(self.hit(USER, tools=[TOOL, OTHER], reasoning_effort="max"), 0)

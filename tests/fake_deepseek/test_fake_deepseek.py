@@ -251,9 +251,10 @@ class TestFaults(FakeCase):
         past = {"role": "assistant", "content": "Hello.", "reasoning_content": "x"}
         self.fake.answer(Answer("x", "Hello.", cut_after=3))
         with self.assertRaises(http.client.IncompleteRead):
-            self.stream()
+            self.stream(tools=[TOOL])
         self.connection.close()
-        hits = [self.ask(body(*m))["usage"]["prompt_cache_hit_tokens"] for m in ([USER], [USER, past, USER])]
+        histories = ([USER], [USER, past, USER])
+        hits = [self.ask(body(*each, tools=[TOOL]))["usage"]["prompt_cache_hit_tokens"] for each in histories]
         self.assertEqual(hits[0], hits[1])
 
     def test_a_cut_whole_answer_keeps_the_bytes_before_the_cut(self) -> None:

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.fake_deepseek import contract
-from tests.fake_deepseek.contract import DESERIALIZE, FORCED_TOOL, Refusal, is_thinking
+from tests.fake_deepseek.contract import DESERIALIZE, FORCED_TOOL, Refusal
+from tests.fake_deepseek.prompt import is_thinking
 
 TYPES = ("deepseek_web_search", "deepseek_read_url")
 # A made-up form for tests that need any: names and JSON of `Answer.fields`.

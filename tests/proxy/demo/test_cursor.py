@@ -7,6 +7,7 @@ from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, weathe
 from tests.fake_deepseek.contract import MISSING_REASONING
 from tests.support.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, echo
 
+HI = {"role": "user", "content": "Hi"}
 CALL = Call("call_00_abc", "get_location", '{"why": "weather"}')
 
 
@@ -28,16 +29,16 @@ class ClientCase(unittest.TestCase):
 class TestRequests(ClientCase):
     def test_a_request_has_cursors_fields(self) -> None:
         for prefix in ("", "/v1", "/v1/"):
-            self.client(prefix, tools=WEATHER_TOOLS, system="Be kind.").post()
+            self.client(prefix, tools=WEATHER_TOOLS, system="Be kind.").ask("Hi")
         paths = ["/chat/completions", "/v1/chat/completions", "/v1/chat/completions"]
         self.assertEqual([seen.path for seen in self.fake.seen], paths)
         payload = self.fake.accepted[0]
         self.assertEqual(sorted(payload), ["messages", "model", "stream", "stream_options", "tools", "user"])
-        self.assertEqual(payload["messages"], [{"role": "system", "content": "Be kind."}])
+        self.assertEqual(payload["messages"], [{"role": "system", "content": "Be kind."}, HI])
         self.assertEqual(self.fake.seen[0].headers["authorization"], "Bearer sk-test")
 
     def test_without_tools_or_streaming_those_fields_are_left_out(self) -> None:
-        self.client(stream=False).post([{"role": "user", "content": "Hi"}])
+        self.client(stream=False).post([HI])
         self.assertEqual(sorted(self.fake.accepted[0]), ["messages", "model", "stream", "user"])
 
     def test_all_requests_share_one_connection(self) -> None:
@@ -53,7 +54,7 @@ class TestAnswers(ClientCase):
     def test_a_streamed_answer_equals_the_whole_one(self) -> None:
         answer = Answer("Where?", "Looking.", (CALL, Call("call_01_def", "get_weather", "{}")), piece=3)
         self.fake.answer(answer, answer)
-        streamed, whole = self.client().post(), self.client(stream=False).post()
+        streamed, whole = self.client().post([HI]), self.client(stream=False).post([HI])
         for seen in (streamed, whole):
             self.assertEqual((seen.content, seen.reasoning, seen.calls), ("Looking.", "Where?", answer.calls))
             self.assertEqual((seen.status, seen.finish_reason, seen.error), (200, "tool_calls", None))
@@ -64,8 +65,8 @@ class TestAnswers(ClientCase):
 
     def test_comments_are_counted_and_blank_lines_ignored(self) -> None:
         self.fake.answer(Answer(content="Hi.", comments=3), Answer(content="Hi.", comments=3))
-        self.assertEqual(self.client().post().comments, 3)
-        self.assertEqual(self.client(stream=False).post().content, "Hi.")
+        self.assertEqual(self.client().post([HI]).comments, 3)
+        self.assertEqual(self.client(stream=False).post([HI]).content, "Hi.")
 
     def test_a_refusal_is_an_answer_with_its_status_and_error(self) -> None:
         self.fake.answer(Failure(429, "Too many."), Failure(502, body=b"<html>"))

@@ -251,7 +251,7 @@ class TestSystem(HistoryTestCase):
 
     def test_system_messages_in_the_middle_stay_in_place(self) -> None:
         self.complete(self.proxy(), user("q"), {"role": "system", "content": "Tools: 12."}, system="Lead.")
-        self.assertEqual(["system", "user", "system"], [message["role"] for message in self.sent()])
+        self.assertEqual(["system", "user", "user"], [message["role"] for message in self.sent()])
         self.assertEqual("Tools: 12.", self.sent()[-1]["content"])
 
 

@@ -64,7 +64,7 @@ class TestCompaction(ResponsesTestCase):
             for other in (proxy, self.proxy_with_new_store()):
                 self.complete(other, chat, stream=stream)
                 sent = self.fake.accepted[-1]["messages"]
-                self.assertEqual(["user", "user", "system", "user"], [message["role"] for message in sent])
+                self.assertEqual(["user", "user", "user", "user"], [message["role"] for message in sent])
                 self.assertTrue(sent[2]["content"].endswith(SUMMARY), sent[2])
                 self.assertEqual(before or sent, sent)
                 before = sent

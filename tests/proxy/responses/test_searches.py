@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from tests.fake_deepseek import Answer, Call, Citation, Failure, FakeDeepSeek, Search
+from tests.fake_deepseek import Answer, Call, Citation, Failure, FakeDeepSeek, Search, prompt
 from tests.proxy.responses.test_background import BackgroundTestCase
 from tests.support.harness import PATIENCE, read_until
 from tests.support.polling import eventually
@@ -71,8 +71,9 @@ class SearchCase(ResponsesTestCase):
     def assert_cached(self, response: Json) -> None:
         """Everything up to the last question was in DeepSeek's cache: it got its own answers back as they were."""
         usage = response["usage"]
-        last = -(-len(json.dumps(self.fake.seen[-1].payload["messages"][-1], separators=(",", ":")).encode()) // 4)
-        self.assertEqual(usage["input_tokens"] - last, usage["input_tokens_details"]["cached_tokens"])
+        *_, last, header = prompt.parts(self.fake.seen[-1].payload)
+        new = sum(-(-len(part.text.encode()) // 4) for part in (last, header))
+        self.assertEqual(usage["input_tokens"] - new, usage["input_tokens_details"]["cached_tokens"])
 
 
 class TestThreeTurns(SearchCase):
