@@ -114,12 +114,18 @@ def chat_id(request: HttpRequest) -> str:
 
 
 def is_subagent(request: HttpRequest, body: Mapping[str, Any]) -> bool:
-    """Whether a sub-agent of Claude Code (2.1.325) or Codex (0.166) asks, or Claude Code for a small job of its own.
-
-    Such a job, as a title or the check of a command, is one question without tools and thinking. A chat has both.
-    """
+    """Whether a sub-agent of Claude Code (2.1.325) or Codex (0.166) asks, or Claude Code for a small job of its own."""
     if request.header("x-claude-code-agent-id") or request.header("x-openai-subagent") == "collab_spawn":
         return True
+    return is_small_job(request, body)
+
+
+def is_small_job(request: HttpRequest, body: Mapping[str, Any]) -> bool:
+    """Whether Claude Code asks one question without tools and thinking, as for a title or the check of an action.
+
+    A chat has both. The check begins with a request of 2,112 `max_tokens`, which thinking would use up: with no verdict
+    in the answer, Claude Code does not run the action.
+    """
     is_small = not body.get("tools") and len(as_list(body.get("messages"))) == 1
     thinks = as_object(body.get("thinking")).get("type") in ("enabled", "adaptive")
     return is_small and not thinks and _has_product(_CLAUDE_CODE, request.header("user-agent") or "")

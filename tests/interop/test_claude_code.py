@@ -19,7 +19,7 @@ from tests.support.harness import running_proxy
 from tests.test_readme import block
 
 # Pinned: this one was seen to run without its install script.
-CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.325"
+CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.327"
 # It refuses to run without asking anybody as root, but not with tools that are allowed by name.
 TOOLS = "Bash,Read,Edit,Write,WebSearch,Agent"
 
@@ -121,6 +121,38 @@ class SetUpTest(ClaudeCodeCase):
         self.assertEqual({(MODEL, "max")}, {(one["model"], one["reasoning_effort"]) for one in self.fake.accepted})
         self.undo("claude-code")
         self.assertEqual(theirs, settings.read_bytes())
+
+
+class AutoModeTest(ClaudeCodeCase):
+    """In auto mode it checks an action by itself before it runs, with the model and the settings that setup wrote."""
+
+    verdict = "<block>no</block>"
+
+    def script(self, payload: Json) -> Answer:
+        if not payload.get("tools"):
+            return Answer(None, self.verdict)
+        if len(self.said) == 0:
+            return Answer("I write it.", None, self.calls(payload, ("bash", {"command": "echo milk | tee list.txt"})))
+        return Answer("That is all.", "Finished.")
+
+    def run_task(self) -> list[Json]:
+        """The checks that DeepSeek was asked for."""
+        self.set_up("claude-code", self.proxy_with_a_memory())
+        nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+        program = self.program("node", _launcher, ANTHROPIC_AUTH_TOKEN=KEY, **nowhere)
+        self.assertIn("Finished.", self.run_client(program, "-p", "Write the list.", "--permission-mode", "auto"))
+        checks = [payload for payload in self.fake.accepted if not payload.get("tools")]
+        self.assertEqual({("deepseek-flash", "disabled")}, {(one["model"], one["thinking"]["type"]) for one in checks})
+        return checks
+
+    def test_an_action_that_passes_the_check_runs(self) -> None:
+        self.assertEqual(1, len(self.run_task()))
+        self.assertEqual("milk\n", (self.scratch / "list.txt").read_text("utf-8"))
+
+    def test_an_action_that_the_check_blocks_does_not_run(self) -> None:
+        self.verdict = "<block>yes</block><category>Other</category><reason>[Other] It writes.</reason>"
+        self.assertEqual(2, len(self.run_task()))
+        self.assertFalse((self.scratch / "list.txt").exists())
 
 
 class SubagentTest(SetUpTest):

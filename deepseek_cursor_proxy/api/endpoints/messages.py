@@ -4,6 +4,7 @@ import re
 import secrets
 from time import monotonic
 
+from deepseek_cursor_proxy.api.clients import is_small_job
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
 from deepseek_cursor_proxy.api.routes import new_request_id
@@ -37,6 +38,8 @@ class MessagesEndpoint(GenerationEndpoint):
         sealer = self._sealer(client)
         message = parse(client.body, self._services.config, sealer, client.memory)
         chat = message.request
+        if is_small_job(client.http, client.body):
+            chat = chat._replace(thinking=False)
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
         # Its own Messages API serves the tools that it runs there, and histories with their items.
         needs_own = chat.server_tools or any(message.server_items is not None for message in chat.messages)

@@ -152,6 +152,9 @@ def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         "ANTHROPIC_DEFAULT_SONNET_MODEL": MODEL,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": SMALL_MODEL,
         "CLAUDE_CODE_SUBAGENT_MODEL": SMALL_MODEL,
+        # In auto mode it checks actions by itself, since DeepSeek does not; otherwise it would run none of them.
+        "CLAUDE_CODE_AUTO_MODE_SERVER": "0",
+        "CLAUDE_CODE_AUTO_MODE_MODEL": SMALL_MODEL,
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "1000000",
         # As DeepSeek recommends it.
         "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "786432",
@@ -160,8 +163,8 @@ def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     values: JsonValues = {("env", name): value for name, value in variables.items()}
     rules = []
     if endpoint.rule_file is not None:
-        # Its sub-agents then ask for the model of the chat, so that the proxy knows what the rule saves.
-        del values[("env", "CLAUDE_CODE_SUBAGENT_MODEL")]
+        # Sub-agents and checks then ask for the model of the chat, so that the proxy knows what the rule saves.
+        del values[("env", "CLAUDE_CODE_SUBAGENT_MODEL")], values[("env", "CLAUDE_CODE_AUTO_MODE_MODEL")]
         rules = [Target(endpoint.rule_file, TomlEdit("claude-code", {"subagent_model": SMALL_MODEL}))]
     # As DeepSeek recommends it, unless the user has chosen another.
     defaults: JsonValues = {("env", _EFFORT_VARIABLE): _EFFORT}

@@ -150,6 +150,26 @@ class TestMessages(MessagesTestCase):
             self.assertEqual({"type": expected}, self.fake.accepted[-1]["thinking"])
             self.assertEqual(expected == "enabled" and thinking is not None, "thinking" in kinds(answer))
 
+    def test_a_small_job_of_claude_code_is_answered_without_thinking(self) -> None:
+        """Its check of an action: 2,112 tokens that thinking would use up, so that no verdict comes."""
+        body = {"model": "deepseek-flash", "max_tokens": 2112, "system": "Judge.", "messages": [user("rm -r build")]}
+        for agent, thinking in (("claude-cli/2.1.327 (external, cli)", "disabled"), ("my-agent/1", "enabled")):
+            self.fake.answer(Answer(None if thinking == "disabled" else "Hm.", "<block>no"))
+            reply = self.send(self.proxy(), body, headers={"x-api-key": "sk-test", "User-Agent": agent})
+            self.assertEqual([{"type": "text", "text": "<block>no"}], reply.message["content"])
+            self.assertEqual({"type": thinking}, self.fake.accepted[-1]["thinking"])
+
+    def test_a_request_for_anthropics_safety_check_is_refused_by_its_name(self) -> None:
+        """Claude Code's contract: it then asks without `safeguards`. A verdict of ours would be a lie."""
+        asked = [{"type": "dangerous_tool_use"}]
+        reply = self.create(self.proxy(), tools=TOOLS, stream=True, safeguards=asked)
+        self.assertEqual((400, "invalid_request_error"), (reply.status, reply.error["type"]))
+        self.assertIn("safeguards", reply.error["message"])
+        self.assertEqual([], self.fake.seen)
+        self.assertEqual("Hello.", self.complete(self.proxy(), tools=TOOLS, safeguards=[])["content"][-1]["text"])
+        count = {"model": "deepseek-flash", "messages": [user("q")], "safeguards": asked}
+        self.assertEqual(200, self.send(self.proxy(), count, path=f"{PATH}/count_tokens").status)
+
 
 FRAME = ("type", "role", "stop_reason")
 

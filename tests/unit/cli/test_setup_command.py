@@ -116,14 +116,21 @@ class SetupTest(SetupCase):
         path = self.home / ".deepseek-cursor-proxy" / "config.toml"
         found = tomllib.loads(path.read_text("utf-8"))
         self.assertEqual({"subagent_model": "deepseek-flash", "port": 9000, "models": {}}, found)
-        self.assertNotIn("CLAUDE_CODE_SUBAGENT_MODEL", self.claude.read_text("utf-8"))
+        for variable in ("CLAUDE_CODE_SUBAGENT_MODEL", "CLAUDE_CODE_AUTO_MODE_MODEL"):
+            self.assertNotIn(variable, self.claude.read_text("utf-8"))
         self.assertEqual(0, self.run_setup("claude-code", "--undo", "--yes").code)
         self.assertEqual("# mine\nport = 9000\n\n[models]\n", path.read_text("utf-8"))
         self.assertEqual(2, self.run_setup("codex", "--flash-subagents", "--yes").code)
 
-    def test_without_the_option_the_environment_names_the_model_of_subagents(self) -> None:
+    def test_without_the_option_the_environment_names_the_model_of_subagents_and_checks(self) -> None:
         self.run_setup("claude-code", "--yes")
-        self.assertIn('"CLAUDE_CODE_SUBAGENT_MODEL": "deepseek-flash"', self.claude.read_text("utf-8"))
+        found = json.loads(self.claude.read_text("utf-8"))["env"]
+        for variable in ("CLAUDE_CODE_SUBAGENT_MODEL", "CLAUDE_CODE_AUTO_MODE_MODEL"):
+            self.assertEqual("deepseek-flash", found[variable])
+
+    def test_claude_code_checks_the_actions_of_its_auto_mode_by_itself(self) -> None:
+        self.run_setup("claude-code", "--yes")
+        self.assertEqual("0", json.loads(self.claude.read_text("utf-8"))["env"]["CLAUDE_CODE_AUTO_MODE_SERVER"])
 
     def test_hints_are_commands_that_run_as_printed(self) -> None:
         started = mock.patch.object(sys, "argv", ["/my/deepseek_cursor_proxy/__main__.py"])
