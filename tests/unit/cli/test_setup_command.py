@@ -16,6 +16,7 @@ from unittest import mock
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.admin.running import RunningProxy
 from deepseek_cursor_proxy.cli import dashboard, questions
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 
 KEY = "sk-abcdefghijklmnopqrstuvwxyz"
@@ -268,6 +269,17 @@ class KeysTest(SetupCase):
         self.assertIn('"MAX_TOKENS": "77"', text)
         self.assertIn('env_key = "DEEPSEEK_API_KEY"', self.run_setup("codex", answers=("n",)).out)
         self.assertIn("secrets.DEEPSEEK_API_KEY", self.run_setup("continue", answers=("n",)).out)
+
+    def test_what_is_shown_of_new_files_is_what_is_written(self) -> None:
+        """The prices of aider's models looked like keys: `input_cost_per_token`."""
+        for name in CLIENTS.keys() - {"cline"}:
+            with self.subTest(name):
+                shown = self.run_setup(name, "--yes", "--show").out.splitlines()
+                ours = self.home / ".deepseek-cursor-proxy"
+                written = [path.read_text("utf-8") for path in self.files() if ours not in path.parents]
+                for line in "".join(written).splitlines():
+                    self.assertIn(f"+{line}", shown)
+                self.run_setup(name, "--undo", "--yes")
 
     def test_a_variable_that_is_not_set_is_named_unless_the_file_of_the_client_sets_it(self) -> None:
         self.assertIn("takes your DeepSeek key from ANTHROPIC_AUTH_TOKEN", self.run_setup("claude-code", "--yes").out)
