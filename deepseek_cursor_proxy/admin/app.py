@@ -114,6 +114,8 @@ class AdminApp:
     def _prove(self, query: str) -> HttpReply:
         if (nonce := _NONCE.fullmatch(query)) is None:
             raise errors.BadRequest("The proof wants a nonce of 32 hexadecimal digits.")
+        # A command asks, which may read the ledger next.
+        self._context.services().ledger.flush()
         answer = proof(self._secret.read(), self._context.url, nonce[1])
         return HttpReply(200, answer.encode(), (("Content-Type", "text/plain"),))
 

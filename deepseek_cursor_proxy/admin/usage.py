@@ -50,6 +50,7 @@ def _read(context: AdminContext, key: object, read: Callable[[ledger.Reader, Pri
     services = context.services()
 
     def compute() -> Any:
+        services.ledger.flush()
         with ledger_connection(services.reasoning_store.database) as connection:
             return read(connection, services.prices)
 

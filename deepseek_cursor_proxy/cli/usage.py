@@ -16,6 +16,7 @@ from datetime import date
 from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
+from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.cli.parser import load, load_alone
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -80,11 +81,13 @@ def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, st
     empty = UsageReport(period, by, config.currency, (), UsageGroup("", DaySums()), {})
     if str(config.reasoning_content_path) == ":memory:":
         return empty, "The store is in memory (reasoning_content_path), so usage is forgotten when the proxy stops."
+    # A proxy that runs with this store writes what it holds when it proves itself.
+    for _ in running.ask_all(path, "/healthz", None):
+        pass
     try:
         with open_read_only(path) as connection:
-            return make_report(
-                connection, period, by, PriceList(config)
-            ), "The proxy records each request when it ends."
+            report = make_report(connection, period, by, PriceList(config))
+            return report, "The proxy records each request when it ends."
     except FileNotFoundError:
         return empty, f"There is no store at {path}: the proxy has not run yet, or uses another store."
     except Unusable as fault:

@@ -10,13 +10,18 @@ import re
 import stat
 import time
 from collections.abc import Iterator
+from datetime import date, timedelta
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import cli
+from deepseek_cursor_proxy.admin.service import AdminService
+from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.storage.database import open_read_only
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.usage.ledger import WaitingRequests
 from tests.fake_deepseek import Answer
+from tests.support.admin_client import fetch
 from tests.support.harness import RunningProxy, SocketTestCase, chat_body, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.polling import wait_until
@@ -70,6 +75,25 @@ class TestUsage(UsageTestCase):
         self.assertEqual(1, len({len(line) for line in (names, *lines)}))
         rows = list(csv.DictReader(io.StringIO(self.output("usage", "--week", "--by", "api", "--csv"))))
         self.assertEqual([("chat", "3", "USD")], [(row["api"], row["requests"], row["currency"]) for row in rows])
+
+    def test_a_request_is_in_the_usage_at_once(self) -> None:
+        proxy = self.with_file(reasoning_content_path=self.path, admin_key="sk-only-its-digest-is-known", admin_port=0)
+        service = AdminService(proxy.server, LoadedConfig(proxy.server.config, {}), None)
+        self.addCleanup(service.close)
+        with mock.patch.object(WaitingRequests, "seconds_between_batches", 600):
+            self.round_trip(proxy, chat_body("a"))
+            # The answer may be here before the event that it is over.
+            wait_until(lambda: json.loads(self.output("usage", "--json"))["total"]["requests"] == 1)
+            self.round_trip(proxy, chat_body("b"))
+            key = {"Authorization": "Bearer sk-only-its-digest-is-known"}
+            days = iter(range(1, 1000))
+
+            def requests() -> int:
+                # Another period every time: a report serves for some seconds.
+                found = fetch(service.url, f"/api/usage?since={date.today() - timedelta(next(days))}", key)
+                return int(json.loads(found.body)["total"]["requests"])
+
+            wait_until(lambda: requests() == 2)
 
     def test_a_subagent_goes_to_its_model_and_usage_shows_what_that_saves(self) -> None:
         proxy = self.with_file(subagent_model="deepseek-flash")
