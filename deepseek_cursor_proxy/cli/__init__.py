@@ -1,7 +1,8 @@
 """The command line: each subcommand is a function that returns an exit code.
 
-Exit codes: 0 done; 1 tried and failed, or the answer to a question was no; 2 cannot be done as asked (one line on
-stderr gives the reason and the remedy).
+Exit codes: 0 done, also if there is nothing to show; 1 tried and failed, or the answer to a question was no; 2 cannot
+be done as asked, say, because what was named does not exist (one line on stderr gives the reason and the remedy). A
+command that looks at something creates no file.
 
     commands          the table of commands: flags, and what they run
     parser            the parser of that table; the settings as flags, and the configuration that follows

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.parser import add_config, config_path
+from deepseek_cursor_proxy.cli.parser import config_path
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, new_key
 from deepseek_cursor_proxy.config.declaration import to_toml, to_toml_key
 from deepseek_cursor_proxy.config.values import expand_home
@@ -23,7 +23,6 @@ _TEXTS = ("expires", "group", "upstream_key_env", "note")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
     help = "make up a new key; with a name, write its table into keys.d beside the configuration file"
     parser.add_argument("--new", nargs="?", const="", metavar="NAME", help=help)
     parser.add_argument("--models", help="models it may use, with commas between")

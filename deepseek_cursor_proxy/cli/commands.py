@@ -16,14 +16,15 @@ from deepseek_cursor_proxy.config.values import expand_home
 
 
 def _serve(options: dict[str, Any]) -> int:
-    clear_store = options.pop("clear_reasoning_cache", False)
     if options.get("config") is None:
         serve.ensure_config_file()
 
     def load_usable() -> LoadedConfig:
         return serve.with_usable_store(load(options))
 
-    return serve.run(load_usable(), config_path(options), clear_store=clear_store, reload_config=load_usable)
+    return serve.run(
+        load_usable(), config_path(options), clear_store=options["clear_reasoning_cache"], reload_config=load_usable
+    )
 
 
 def _config_show(options: dict[str, Any]) -> None:
@@ -65,18 +66,13 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
 
 
 _CONFIG_COMMANDS = (
-    Command("show", "the value of every setting, and where it comes from", _config_show),
-    Command("path", "where the configuration file is", _config_show_path),
+    Command("show", "the value of every setting, and where it comes from", _config_show, settings=add_settings),
+    Command("path", "where the configuration file is", _config_show_path, settings=add_config),
 )
 _STORE_COMMANDS = (
     Command("secret", "the secret that all proxies of one engine need", "store:print_secret"),
     Command("stats", "how much is stored", "store:print_stats"),
-    Command(
-        "clear",
-        "delete reasoning, responses and cached answers",
-        "store:clear_all",
-        "store:add_clear_flags",
-    ),
+    Command("clear", "delete reasoning, responses and cached answers", "store:clear_all", "store:add_clear_flags"),
 )
 _SESSION_COMMANDS = (
     Command("list", "all sessions, newest first", "sessions:list_sessions"),
@@ -93,12 +89,10 @@ COMMANDS = (
     Command("dashboard", "open the dashboard of the running proxy in a browser", "dashboard:open_dashboard"),
     Command("demo", "try it without a key, against a simulated DeepSeek", _demo, settings=None),
     Command("config", "look at the settings", commands=_CONFIG_COMMANDS),
-    Command("usage", "tokens used, and their estimated cost", "usage:print_usage", "usage:add_flags", add_config),
-    Command("balance", "ask DeepSeek what is left on the account", "usage:print_balance"),
+    Command("usage", "tokens used, and their estimated cost", "usage:print_usage", "usage:add_flags"),
+    Command("balance", "ask DeepSeek what is left on the account", "usage:print_balance", settings=add_config),
     Command("explain", "where the reasoning in a trace came from", _explain, _add_trace, settings=None),
-    Command(
-        "access-key", "a new key for access_keys, or the digest of one", "access_key:run", "access_key:add_flags", None
-    ),
+    Command("access-key", "create a key for a client", "access_key:run", "access_key:add_flags", add_config),
     Command("sessions", "look at recorded trajectories, or export them", commands=_SESSION_COMMANDS),
     Command("store", "count or delete stored reasoning and responses", commands=_STORE_COMMANDS),
 )

@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
     follow,
     load_settings,
 )
-from deepseek_cursor_proxy.cli.parser import config_path, program_name
+from deepseek_cursor_proxy.cli.parser import config_path, given_settings, program_name
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
 from deepseek_cursor_proxy.errors import StartupError
@@ -52,8 +52,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: dict[str, Any]) -> int:
     """Check everything; the exit code."""
     path = config_path(options)
-    flags = {name: value for name, value in options.items() if name not in ("config", "report")}
-    settings = load_settings(path, os.environ, flags)
+    settings = load_settings(path, os.environ, given_settings(options))
     if options.get("config") is not None and file_status(path) is None and not settings.faults:
         settings = settings._replace(
             faults=(f"{path} does not exist; create it, or leave --config out to use the default",)

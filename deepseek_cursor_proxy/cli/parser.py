@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.declaration import Setting, nearest, to_toml
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
@@ -52,16 +51,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
             group.add_argument(negated, dest=setting.key, default=default, action="store_const", const="off", help=help)
 
 
-def accept_settings(parser: argparse.ArgumentParser) -> None:
-    """Take the settings as `serve` does without listing them in the help: they are not what the command is about."""
-    add_settings(parser)
-    for action in parser._actions:
-        if action.dest not in ("help", "config"):
-            action.help = argparse.SUPPRESS
-    # Beyond argparse's own two, groups have settings only; an empty one would still print its title.
-    parser._action_groups[2:] = []
-    parser.usage = None
-    parser.epilog = "The settings of the proxy are flags here, too: `help serve` lists them."
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add what leads to the files of a proxy: its configuration, and its store if that is a flag there."""
+    add_config(parser)
+    help = "the store of the proxy, if it was started with this flag"
+    flag = "--reasoning-content-path"
+    parser.add_argument(flag, type=str, metavar="FILE", default=argparse.SUPPRESS, help=help)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +86,7 @@ def load(options: dict[str, Any]) -> LoadedConfig:
             raise StartupError(
                 f"config: {safe_text(path)} does not exist; create it, or leave --config out to use the default"
             )
-    flags = {name: value for name, value in options.items() if name != "config"}
-    loaded = LoadedConfig.load(path, os.environ, flags)
+    loaded = LoadedConfig.load(path, os.environ, given_settings(options))
     if loaded.config.models or loaded.config.subagent_model:
         # Imported late: most people have none, and the start is faster without.
         from deepseek_cursor_proxy.deepseek import model_resolver
@@ -101,9 +95,9 @@ def load(options: dict[str, Any]) -> LoadedConfig:
     return loaded
 
 
-def load_alone(options: dict[str, Any]) -> ProxyConfig:
-    """The settings for a command that takes none of them as flags."""
-    return load({name: value for name, value in options.items() if name == "config"}).config
+def given_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that are settings."""
+    return {setting.key: options[setting.key] for setting in SETTINGS if setting.key in options}
 
 
 # Commands …
@@ -121,8 +115,8 @@ class Command(NamedTuple):
     # Gets the options, and returns an exit code or None for success.
     run: Run | None = None
     add_flags: AddFlags | None = None
-    # Adds the flags that all commands share, in front of its own; None for a command that reads no settings.
-    settings: AddFlags | None = accept_settings
+    # Adds the flags for settings, in front of its own; None for a command that reads none.
+    settings: AddFlags | None = add_files
     # Those of a group, or their name.
     commands: "tuple[Command, ...] | str" = ()
 

@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 import deepseek_cursor_proxy
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.parser import Command, load, program_name
+from deepseek_cursor_proxy.cli.parser import Command, add_settings, load, program_name
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.values import expand_home
@@ -44,7 +44,6 @@ Words = tuple[str, ...]
 
 
 def _install(options: dict[str, Any]) -> int:
-    is_agreed, is_print = options.pop("yes"), options.pop("print")
     service = _find(_flags(options, load(options)))
     is_same = service.path.exists() and service.path.read_bytes() == service.text.encode()
     print(f"{'Unchanged' if is_same else 'To write'}: {service.path}\n")
@@ -53,9 +52,9 @@ def _install(options: dict[str, Any]) -> int:
     for name in _VARIABLES:
         if os.environ.get(name):
             print(f"{name} is set in this shell, which the service does not see: {service.variables}.")
-    if is_print:
+    if options["print"]:
         return 0
-    if not is_agreed:
+    if not options["yes"]:
         questions.confirm("service", "Install it?")
     try:
         private_files.make_directory(service.path.parent)
@@ -161,7 +160,7 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command("install", "show the service's file, write it and start it", _install, _add_install_flags),
+    Command("install", "show the service's file, write it and start it", _install, _add_install_flags, add_settings),
     Command("uninstall", "stop the service and remove it", _uninstall, _add_yes, settings=None),
     Command("status", "show whether it is running", _status, settings=None),
     Command("logs", "show the last lines it printed", _logs, settings=None),

@@ -42,6 +42,8 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", type=_moment, metavar="DATE", help="only those that ended on this day or later")
     parser.add_argument("--min-turns", type=int, default=0, metavar="N", help="only those with at least N answers")
     parser.add_argument("--only-complete", action="store_true", help="only those that were not broken off")
+    help = "with --format nodes: DeepSeek's tokenizer.json, for tokens and masks"
+    parser.add_argument("--tokenizer", metavar="FILE", default=argparse.SUPPRESS, help=help)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file to write (default: print)")
 
 
@@ -67,9 +69,8 @@ def list_sessions(options: dict[str, Any]) -> None:
 
 
 def show_session(options: dict[str, Any]) -> None:
-    name = options.pop("session")
     with _open(load(options).config) as store:
-        session = _find(store, name)
+        session = _find(store, options["session"])
         print(f"session {session.uuid}  {safe_text(session.options.name, 200)}")
         print(
             f"created {_time(session.created_at)}, last used {_time(session.used_at)}, requests: {session.requests:,}"
@@ -80,19 +81,18 @@ def show_session(options: dict[str, Any]) -> None:
 
 def export_sessions(options: dict[str, Any]) -> None:
     """Write the nodes of the named sessions, or of all, to a file or to standard output."""
-    chosen = export.Filter(options.pop("since"), options.pop("min_turns"), options.pop("only_complete"))
-    form, output, wanted = options.pop("format"), options.pop("output"), options.pop("sessions")
-    config = load(options).config
+    chosen = export.Filter(options["since"], options["min_turns"], options["only_complete"])
+    config, form = load(options).config, options["format"]
     tokenizer = _tokenizer(config) if form == "nodes" else None
     with _open(config) as store:
-        sessions = [_find(store, session) for session in wanted] or store.list(None)[::-1]
-        with _output(output) as file:
+        sessions = [_find(store, session) for session in options["sessions"]] or store.list(None)[::-1]
+        with _output(options["output"]) as file:
             progress = _Progress(sum(session.nodes for session in sessions))
             nodes = (progress.count(node) for session in sessions for node in store.nodes(session.uuid))
             written = sum(1 for line in export.lines(nodes, form, chosen, tokenizer) if file.write(line))
             file.flush()
             progress.end()
-    print(f"Trajectories written: {written:,}", file=sys.stderr)
+    print(f"deepseek-cursor-proxy: trajectories written: {written:,}", file=sys.stderr)
 
 
 class _Progress:
@@ -118,10 +118,10 @@ class _Progress:
 @contextlib.contextmanager
 def _open(config: ProxyConfig) -> Iterator[SessionStore]:
     path = sessions_path(config.reasoning_content_path)
-    if str(path) == ":memory:" or not path.exists():
-        raise StartupError(f"there are no sessions at {path}; the proxy makes that file when the first one is created")
     try:
-        with contextlib.closing(SessionStore(path, must_open=True)) as store:
+        # Reading creates no file: without one, an empty store in memory stands for it.
+        place = path if path.exists() else Path(":memory:")
+        with contextlib.closing(SessionStore(place, must_open=True)) as store:
             yield store
     except Unusable as fault:
         raise StartupError(f"cannot read {path}: {fault}") from None

@@ -70,13 +70,11 @@ def _root_url(text: str) -> str:
 
 def run(options: dict[str, Any]) -> int:
     """Returns the exit code; raises StartupError."""
-    name, url = options.pop("client"), options.pop("url")
-    is_agreed, is_print, is_undo = options.pop("yes"), options.pop("print"), options.pop("undo")
-    shows_all, has_rule = options.pop("show"), options.pop("flash_subagents")
+    name, is_undo, has_rule = options["client"], options["undo"], options["flash_subagents"]
     if has_rule and name != "claude-code":
         raise StartupError("--flash-subagents is for claude-code; for others set subagent_model in the settings")
     config = load(options).config
-    endpoint, public_url = _endpoint(config, url)
+    endpoint, public_url = _endpoint(config, options["url"])
     if name == CURSOR:
         return _print_cursor(config, config_path(options), endpoint, public_url)
     machine = Machine.here()
@@ -85,14 +83,14 @@ def run(options: dict[str, Any]) -> int:
     if has_rule or is_undo:
         endpoint = replace(endpoint, rule_file=expand_home(config_path(options)))
     client = CLIENTS[name]
-    if is_print:
+    if options["print"]:
         return _print_by_hand(client, machine, endpoint)
-    if not is_agreed:
+    if not options["yes"]:
         questions.require_terminal("setup")
     if not is_undo:
         endpoint = _with_key(client, endpoint)
         _refuse_rival(client, client.targets(machine, endpoint)[0].path)
-    code = _change(client, machine, endpoint, Way(is_undo=is_undo, is_agreed=is_agreed, shows_all=shows_all))
+    code = _change(client, machine, endpoint, Way(is_undo=is_undo, is_agreed=options["yes"], shows_all=options["show"]))
     if code == 0 and not is_undo:
         _print_notes(client, machine, endpoint, config)
     return code

@@ -2,6 +2,8 @@
 
 import argparse
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.private_files import InstallationSecret, given_secret
+from deepseek_cursor_proxy.storage.private_files import SECRET_BYTES, given_secret, read_secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
@@ -21,11 +23,15 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def open_store(config: ProxyConfig, *, must_open: bool = True) -> Iterator[ReasoningStore]:
-    """Open the configured store and close it at the end; StartupError when a file that must open cannot be used."""
+    """Open the configured store and close it at the end.
+
+    With `must_open` StartupError for a file that cannot be used. If there is none, an empty store in memory stands for
+    it: commands create no file.
+    """
     path = expand_home(config.reasoning_content_path)
     try:
         reasonings = ReasoningStore(
-            path,
+            path if path.exists() or not must_open else ":memory:",
             max_age_seconds=config.reasoning_cache_max_age_seconds,
             max_rows=config.reasoning_cache_max_rows,
             durability=config.durability,
@@ -62,8 +68,11 @@ def print_stats(options: dict[str, Any]) -> None:
 def print_secret(options: dict[str, Any]) -> None:
     """Print the installation secret, for `secret_file` of the other proxies."""
     config = load(options).config
-    secret = InstallationSecret(expand_home(config.reasoning_content_path), given_secret(config.secret_file))
-    print(secret.read().hex())
+    store = expand_home(config.reasoning_content_path)
+    known = given_secret(config.secret_file) or read_secret(store)
+    print((known or os.urandom(SECRET_BYTES)).hex(), flush=True)
+    if known is None:
+        print("deepseek-cursor-proxy: there was none yet; this is a new one, for every proxy", file=sys.stderr)
 
 
 def check_engine(config: ProxyConfig) -> None:
@@ -81,10 +90,9 @@ def add_clear_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def clear_all(options: dict[str, Any]) -> None:
-    is_agreed = options.pop("yes")
     config = load(options).config
     with open_store(config) as store:
-        if not is_agreed:
+        if not options["yes"]:
             found = f"{store.stats().reasonings:,} reasonings and {_response_stats(store).responses:,} responses"
             questions.confirm("store clear", f"Delete {found} in {config.reasoning_content_path}?")
         print(clear(store))

@@ -18,7 +18,7 @@ from typing import Any
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.parser import load, load_alone
+from deepseek_cursor_proxy.cli.parser import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
 from deepseek_cursor_proxy.config.values import expand_home
@@ -62,7 +62,7 @@ def _day(text: str) -> date:
 
 
 def print_usage(options: dict[str, Any]) -> None:
-    config = load_alone(options)
+    config = load(options).config
     today = date.today()
     since = options["since"]
     period = Period(since, max(since, today)) if since else Period.last_days(options["days"] or _DEFAULT_DAYS, today)

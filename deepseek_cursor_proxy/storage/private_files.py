@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.errors import StartupError
 _log = logging.getLogger(__name__)
 
 SECRET_NAME = "secret.key"
-_SECRET_BYTES = 32
+SECRET_BYTES = 32
 # Windows locks bytes, and nobody can read a locked one: this one lies behind the content of any file of ours.
 _FAR_BYTE = 2**40
 
@@ -127,12 +127,12 @@ class InstallationSecret:
 
     def _load(self) -> bytes:
         """The secret in the file, which is created if absent; in memory if the store is, or if the file fails."""
-        new = os.urandom(_SECRET_BYTES)
+        new = os.urandom(SECRET_BYTES)
         if str(self._store) == ":memory:":
             return new
         path = _secret_path(self._store)
         try:
-            return read_or_create(path, lambda: new, lambda found: len(found) == _SECRET_BYTES)
+            return read_or_create(path, lambda: new, lambda found: len(found) == SECRET_BYTES)
         except OSError as error:
             _log.warning(
                 "%s cannot be read or written: %s; reasoning that clients keep sealed will not open after a restart",
@@ -153,7 +153,7 @@ def given_secret(file: Path | None, environment: Mapping[str, str] = os.environ)
             raw = file.expanduser().read_bytes()
         except (OSError, RuntimeError) as error:
             raise StartupError(f"{origin} cannot be read: {error}") from None
-        if len(raw) == _SECRET_BYTES:
+        if len(raw) == SECRET_BYTES:
             return raw
         text = raw.decode("ascii", "replace")
     if not re.fullmatch(r"[0-9A-Fa-f]{64}", text.strip()):
@@ -165,7 +165,7 @@ def read_secret(store: Path) -> bytes | None:
     """The secret beside a store, if a proxy has created one and it can be read."""
     with contextlib.suppress(OSError, RuntimeError):
         found = _secret_path(store).read_bytes()
-        return found if len(found) == _SECRET_BYTES else None
+        return found if len(found) == SECRET_BYTES else None
     return None
 
 

@@ -160,7 +160,7 @@ def _ask_settings(store: Path, url: str, key: str | None) -> Mapping[str, str]:
     return {}
 
 
-# What decides where a running proxy sends requests, whatever the flags and variables of this command are.
+# What decides where a running proxy sends requests, whatever the variables of this command are.
 _UPSTREAM_KEYS = (*("base_url", "upstream_host", "model", "models", "upstreams", "allow_plain_http_upstream"),)
 
 

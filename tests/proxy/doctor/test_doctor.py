@@ -128,10 +128,12 @@ class HealthyTest(DoctorCase):
         self.assertRegex(found["text"], r"^no proxy runs at 127\.0\.0\.1:\d+$")
         self.assertIn(f"start it with `{program_name()}`", found["remedy"])
 
-    def test_the_upstream_is_that_of_the_running_proxy_whatever_the_flags_are(self) -> None:
+    def test_the_upstream_is_that_of_the_running_proxy_whatever_the_environment_is(self) -> None:
         proxy = self.proxy(ReasoningStore(self.store), admin_port=0, reasoning_content_path=self.store)
         self.admin(proxy)
-        ran = self.doctor("--base-url", "https://nowhere.invalid", "--port", "1")
+        self.set_variable("DEEPSEEK_CURSOR_PROXY_BASE_URL", "https://nowhere.invalid")
+        self.set_variable(PORT, "1")
+        ran = self.doctor()
         self.assertEqual(0, ran.code, ran.out)
         self.assertRegex(ran.checks()["upstream"]["text"], r"^127\.0\.0\.1 answers")
         self.assertIn(f"the proxy runs at http://127.0.0.1:{proxy.address[1]}/v1", ran.checks()["port"]["text"])
@@ -525,7 +527,8 @@ class SettingsTest(DoctorCase):
         self.write_settings("shutdown_grace = 'soon'\nfuture_setting = 1\nreasoning_cache_max_rows = 0\n")
         upstream = self.enterContext(RawUpstream(lambda _: NOT_FOUND))
         self.set_variable("DEEPSEEK_CURSOR_PROXY_BASE_URL", upstream.url)
-        ran = self.doctor("--request-timeout", "never")
+        self.set_variable("DEEPSEEK_CURSOR_PROXY_REQUEST_TIMEOUT", "never")
+        ran = self.doctor()
         self.assertEqual(1, len(upstream.requests))
         self.assertNotIn(SECRET.encode(), upstream.requests[0])
         faults = [each["text"] for each in ran.all_checks() if each["name"] == "settings"]

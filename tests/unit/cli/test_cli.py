@@ -17,11 +17,12 @@ from unittest import mock
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.cli import questions, serve
 from deepseek_cursor_proxy.cli.commands import COMMANDS
-from deepseek_cursor_proxy.cli.parser import program_name, resolve
+from deepseek_cursor_proxy.cli.parser import build_parser, program_name, resolve
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS
 from deepseek_cursor_proxy.storage import database
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
+from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 
@@ -56,14 +57,16 @@ class CliTest(unittest.TestCase):
         self.store = self.directory / "reasoning_content.sqlite3"
 
     def run_command(self, *arguments: str) -> Result:
-        out, err = io.StringIO(), io.StringIO()
+        written, err = io.BytesIO(), io.StringIO()
+        out = io.TextIOWrapper(written, encoding="utf-8", newline="\n")
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 code = cli.main(arguments)
             except SystemExit as end:  # how argparse ends after --help and --version
                 self.assertIsInstance(end.code, int)
                 code = int(end.code or 0)
-        return Result(code, out.getvalue(), err.getvalue())
+        out.flush()
+        return Result(code, written.getvalue().decode(), err.getvalue())
 
     def output_of(self, *arguments: str) -> str:
         ran = self.run_command(*arguments)
@@ -127,13 +130,18 @@ class HelpTest(CliTest):
         self.assertEqual(self.output_of("--help"), self.output_of("help"))
         self.assertEqual(self.output_of("store", "clear", "--help"), self.output_of("help", "store", "clear"))
 
-    def test_only_serve_lists_all_settings_and_others_take_them_all_the_same(self) -> None:
-        for command in (["doctor"], ["setup"], ["dashboard"], ["balance"], ["store", "stats"], ["service", "install"]):
-            with self.subTest(command):
-                text = self.output_of(*command, "--help")
-                self.assertNotIn("--reasoning-effort", text)
-                self.assertIn("`help serve` lists them", text)
-        self.assertIn(" 9800", self.output_of("config", "show", "--port", "9800"))
+    def test_a_command_takes_the_flags_that_its_help_lists_and_no_others(self) -> None:
+        lists_all = ("serve", "config show", "service install")
+        leaves = [f"{group.name} {each.name}" for group in COMMANDS for each in resolve(group.commands)]
+        for line in [each.name for each in COMMANDS if each.run is not None] + leaves:
+            with self.subTest(line):
+                text = self.output_of(*line.split(), "--help")
+                self.assertEqual(line in lists_all, "--reasoning-effort" in text)
+                listed = set(re.findall(r"(?m)(?:^  |, )(-[a-z-]+)", text))
+                parser = build_parser(line.split()[0], COMMANDS)
+                for word in line.split():
+                    parser = next(each.choices[word] for each in parser._actions if isinstance(each.choices, dict))
+                self.assertEqual(set(parser._option_string_actions), listed)
 
     def test_help_after_a_flag_is_the_help_of_serve(self) -> None:
         self.assertIn("--reasoning-effort", self.output_of("--verbose", "--help"))
@@ -275,6 +283,36 @@ KEY = "sk-some-key-of-a-client"
 
 
 class StoreCommandTest(CliTest):
+    def test_commands_that_look_at_something_create_nothing(self) -> None:
+        self.enterContext(mock.patch.object(questions, "can_ask", return_value=False))
+        os.environ["DEEPSEEK_CURSOR_PROXY_BASE_URL"] = "http://127.0.0.1:9"
+        for line in (
+            *(
+                "store stats",
+                "store secret",
+                "store clear --yes",
+                "sessions list",
+                "sessions show 1",
+                "sessions export",
+            ),
+            *("usage", "usage --csv", "config show", "setup", "setup codex --print", "doctor", "dashboard", "balance"),
+            *("service status", "service uninstall", "service install --print", "explain absent.json"),
+        ):
+            with self.subTest(line):
+                self.run_command(*line.split())
+                self.assertEqual([], list(self.home.iterdir()))
+
+    def test_nothing_to_show_is_no_failure_and_what_is_named_must_be_there(self) -> None:
+        for line in ("store stats", "store clear --yes", "sessions list", "usage", "usage --json"):
+            with self.subTest(line):
+                self.output_of(*line.split())
+        self.assertEqual(
+            Result(0, "", "deepseek-cursor-proxy: trajectories written: 0\n"), self.run_command("sessions", "export")
+        )
+        self.assertIn("No sessions yet", self.output_of("sessions", "list"))
+        for line in ("sessions show 12ab", "sessions export 12ab"):
+            self.assertIn("no session begins with 12ab", self.refusal(*line.split()))
+
     def test_store_stats_of_an_empty_store(self) -> None:
         lines = [line.split(maxsplit=1) for line in self.output_of("store", "stats").splitlines()]
         names = ["store", "reasonings", "lookup", "text", "oldest", "responses", "cache", "cache"]
@@ -284,15 +322,17 @@ class StoreCommandTest(CliTest):
 
     def test_store_stats_counts_the_reasonings(self) -> None:
         self.fill_store("one", "three", "fourteen")
-        text = self.output_of("store", "stats", "--reasoning-cache-max-rows", "7000")
+        text = self.output_of("store", "stats", "--config", self.settings_file("reasoning_cache_max_rows = 7000"))
         self.assertRegex(
             text, r"reasonings +3 \(of at most 7,000\)\nlookup keys +3 .*\ntext +16 bytes\noldest use +20\d\d-"
         )
 
     def test_store_secret_prints_what_other_proxies_need(self) -> None:
-        secret = self.output_of("store", "secret").strip()
-        self.assertRegex(secret, "^[0-9a-f]{64}$")
-        self.assertEqual(secret, self.output_of("store", "secret").strip())
+        new = self.run_command("store", "secret")
+        self.assertRegex(new.out, r"^[0-9a-f]{64}\n$")
+        self.assertIn("this is a new one", new.err)
+        secret = InstallationSecret(self.store).read()
+        self.assertEqual(f"{secret.hex()}\n", self.output_of("store", "secret"))
 
     def test_store_clear_deletes_everything_and_prints_how_much(self) -> None:
         self.fill_store("one", "two")
@@ -472,7 +512,7 @@ class RefusalTest(CliTest):
             self.assertIn("unrecognized arguments", self.refusal(flag))
 
     def test_a_bad_value_is_refused_in_one_line_by_every_command(self) -> None:
-        for command in ([], ["serve"], ["config", "show"], ["store", "stats"], ["store", "clear"]):
+        for command in ([], ["serve"], ["config", "show"], ["service", "install"]):
             with self.subTest(command):
                 line = self.refusal(*command, "--port", "abc")
                 self.assertEqual(line, 'config: port = "abc" is not a whole number (flag --port)')

@@ -86,13 +86,12 @@ class TestSessionsCommand(unittest.TestCase):
         target = self.folder / "out.jsonl"
         code, out, error = self.run_command("export", "-o", str(target))
         self.assertEqual((0, ""), (code, out))
-        self.assertIn("Trajectories written: 1", error)
+        self.assertIn("trajectories written: 1", error)
         self.assertEqual(1, len(target.read_text(encoding="utf-8").splitlines()))
         if os.name == "posix":
             self.assertEqual(0o600, target.stat().st_mode & 0o777)
 
     def test_what_cannot_be_done_is_said_in_one_line(self) -> None:
-        self.assertIn("there are no sessions", self.run_command("list")[2])
         self.record("first", "a")
         for words, text in (
             (("show", "zzz"), "no session begins with zzz"),

@@ -190,7 +190,8 @@ class SetupTest(SetupCase):
         self.assertFalse(self.codex.exists())
 
     def test_the_address_is_that_of_the_running_proxy_else_of_the_settings(self) -> None:
-        self.assertIn('"http://127.0.0.1:9100/v1"', self.run_setup("codex", "--print", "--port", "9100").out)
+        self.configure("port = 9100\n")
+        self.assertIn('"http://127.0.0.1:9100/v1"', self.run_setup("codex", "--print").out)
         self.configure('host = "0.0.0.0"\nport = 9200\n')
         self.assertIn('"http://127.0.0.1:9200/v1"', self.run_setup("codex", "--print").out)
         self.running.return_value = RunningProxy("1", "http://127.0.0.1:9300/v1", None, "")
@@ -234,8 +235,9 @@ class SetupTest(SetupCase):
         self.assertIn('"gpt-5.6-sol" = "deepseek-v4-pro"', ran.out)
 
     def test_cursor_gets_the_host_of_a_tunnel_that_the_settings_name(self) -> None:
-        self.assertIn("https://mine.example/v1", self.run_setup("cursor", "--public-hosts", "mine.example").out)
         self.assertIn("with a tunnel", self.run_setup("cursor").out)
+        self.configure('public_hosts = ["mine.example"]\n')
+        self.assertIn("https://mine.example/v1", self.run_setup("cursor").out)
 
     def test_continue_keeps_its_older_file(self) -> None:
         old = self.home / ".continue" / "config.json"
