@@ -218,21 +218,22 @@ def program_name(*, anywhere: bool = False) -> str:
 
 def _module(root: Path, *, anywhere: bool) -> str:
     """`python -m` for a package in this folder; with the way to it if Python does not look there by itself."""
-    name = f"{_python()} -m deepseek_cursor_proxy"
+    is_installed = root.name in ("site-packages", "dist-packages")
+    name = f"{_python(any_copy=not is_installed)} -m deepseek_cursor_proxy"
     # The folder in which `python -m` was started.
     if root == Path(sys.path[0]):
         return f"cd {_join([str(root)])} && {name}" if anywhere else name
     # Windows sets a variable for a whole session, so PYTHONPATH is still there.
-    if root.name in ("site-packages", "dist-packages") or sys.platform == "win32":
-        return name
-    return f"PYTHONPATH={_join([str(root)])} {name}"
+    return name if is_installed or sys.platform == "win32" else f"PYTHONPATH={_join([str(root)])} {name}"
 
 
-def _python() -> str:
-    """Python by its name if the shell finds it by that, else by its path."""
+def _python(*, any_copy: bool = True) -> str:
+    """Python by a name by which the shell finds it, or, unless `any_copy` of this version will do, it alone."""
     typed = Path(*sys.orig_argv[:1])
-    is_known = len(typed.parts) == 1 or shutil.which(typed.name) == str(typed)
-    return typed.name if is_known else _join([sys.executable])
+    if len(typed.parts) == 1 or shutil.which(typed.name) == str(typed):
+        return typed.name
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return version if any_copy and shutil.which(version) else _join([sys.executable])
 
 
 def _join(words: list[str]) -> str:

@@ -465,14 +465,25 @@ class RefusalTest(CliTest):
                 self.assertIn("`deepseek-cursor-proxy serve --help`", self.refusal("--bogus"))
 
     @unittest.skipIf(os.name == "nt", "paths of POSIX")
-    def test_a_python_that_the_shell_does_not_find_is_named_by_its_path(self) -> None:
-        for typed, name in (("./venv/bin/python", sys.executable), ("/usr/bin/py9", "py9")):
+    def test_a_hint_names_python_as_short_as_the_shell_finds_it(self) -> None:
+        """A checkout or an archive runs with any Python of this version, an installed package with its own alone."""
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        archive, package = "/x/deepseek-cursor-proxy.pyz", "/x/venv/lib/site-packages/deepseek_cursor_proxy/__main__.py"
+        for started, typed, found, name in (
+            (archive, "/usr/bin/py9", "py9", "py9"),
+            (archive, "./venv/bin/python", "python", sys.executable),
+            (archive, "./venv/bin/python", version, version),
+            ("/home/me/deepseek_cursor_proxy/__main__.py", "./venv/bin/python", version, version),
+            (package, "./venv/bin/python", version, sys.executable),
+        ):
             with (
-                mock.patch.object(sys, "argv", ["/x/deepseek-cursor-proxy.pyz"]),
+                self.subTest(started, typed=typed, found=found),
+                mock.patch.object(sys, "argv", [started]),
                 mock.patch.object(sys, "orig_argv", [typed]),
-                mock.patch("shutil.which", {"py9": "/usr/bin/py9"}.get),
+                mock.patch.object(sys, "path", ["/home/me", *sys.path]),
+                mock.patch("shutil.which", {found: f"/usr/bin/{found}"}.get),
             ):
-                self.assertEqual(f"{name} /x/deepseek-cursor-proxy.pyz", program_name())
+                self.assertEqual(name, program_name().split()[0])
 
     @unittest.skipIf(os.name == "nt", "paths of POSIX")
     def test_a_hint_for_another_terminal_leads_to_the_checkout(self) -> None:
