@@ -277,7 +277,7 @@ def _compute(message: Message) -> MessageDigest:
         elif message.role == "assistant" and "<" in text:
             blocks = thinking_blocks.find_blocks(text)
         if message.role == "assistant":
-            text = thinking_blocks.strip_notices(thinking_blocks.strip_blocks(text, blocks)).strip()
+            text = thinking_blocks.strip_display(text)
         content = text_bytes(text)
         fields = [text_bytes(message.role), b"text", content]
     size = len(content)

@@ -106,6 +106,8 @@ COLLAPSIBLE = Form("<details>\n<summary>Thinking</summary>\n\n", "\n</details>\n
 PLAIN = Form("<think>\n", "\n</think>\n\n", "think")
 _FORMS = (COLLAPSIBLE, PLAIN)
 OPENINGS = tuple(form.opening for form in _FORMS)
+# A text of nothing but notices would take time without end.
+_MOST_QUOTES = 8
 _NOTHING_ELSE = re.compile(r"\s*\Z")
 _LATER = re.compile("\n\n(" + "|".join(re.escape(form.opening) for form in _FORMS) + ")")
 
@@ -142,7 +144,9 @@ def find_blocks(text: str) -> list[Block]:
     unclosed: set[str] = set()
     while opening := _LATER.search(text, at):
         form = next(form for form in _FORMS if form.opening == opening.group(1))
-        block = None if form.tag in unclosed else block_at(text, opening.start(1), is_later=not blocks)
+        # The blocks of one answer have one form.
+        is_first = not blocks or blocks[0].form is not form
+        block = None if form.tag in unclosed else block_at(text, opening.start(1), is_later=is_first)
         if block is not None:
             blocks.append(replace(block, start=opening.start()))
             at = block.end
@@ -194,15 +198,24 @@ def is_one_at_the_start(blocks: Sequence[Block]) -> bool:
 
 
 def strip_display(text: str) -> str:
-    """Strip every block and notice from a text."""
-    return strip_notices(strip_blocks(text, find_blocks(text)))
+    """Strip every block and notice from a text, and outer white space.
+
+    Again, as long as there are any at its ends: a model that quotes them at the start of its answer writes the same
+    text with ours before it and without.
+    """
+    for _ in range(_MOST_QUOTES):
+        before, text = text, strip_notices(text.lstrip())
+        text = strip_blocks(text, find_blocks(text) if "<" in text else ())
+        if len(text) == len(before):
+            break
+    return text.strip()
 
 
 def block_at(text: str, start: int = 0, *, is_later: bool = False) -> Block | None:
     """The block that begins exactly at `start`, if one does.
 
-    With `is_later`, the first block of a text is not at its start: a <think> must then be closed, because
-    people and models write about that tag.
+    With `is_later`, the first block of this form is not at the start of the text: a <think> must then be closed,
+    because people and models write about that tag.
     """
     for form in _FORMS:
         if not text.startswith(form.opening, start):
@@ -269,12 +282,11 @@ def is_notice(text: str) -> bool:
 
 def strip_notices(text: str) -> str:
     """The text without the notices at its two ends."""
-    start = 0
     if text.startswith(NOTICE):
-        start = len(NOTICE)
+        text = text[len(NOTICE) :]
     elif text.startswith("[") and (leading := _LEADING.match(text)):
-        start = leading.end()
+        text = text[leading.end() :]
     # The last notice is short: only the end of a long text is searched.
-    search_start = max(start, len(text) - 500)
+    search_start = max(0, len(text) - 500)
     trailing = _TRAILING.search(text, search_start) if text.find(_NAME, search_start) >= 0 else None
-    return text[start : trailing.start() if trailing else len(text)]
+    return text[: trailing.start()] if trailing else text

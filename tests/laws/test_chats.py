@@ -53,7 +53,8 @@ def generated(rng: random.Random) -> Answer:
     )
     # Content that begins with a block of its own is the model's business; see test_restore.
     content = words(rng, 6).lstrip("<") or rng.choice((None, "x"))
-    if content is not None and content.startswith(NOTICE):
+    if content is not None and content.strip() and not thinking_blocks.strip_display(content):
+        # Nothing but a notice or an open block, which leave the text.
         content = "x" + content
     # An answer that says nothing at all leaves the history; see test_tool_history.
     reasoning = words(rng, 12).strip(" ") or ("" if calls or (content or "").strip() else "hm")

@@ -4,11 +4,12 @@ import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, PLAIN
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NO_ANSWER, NOTICE, PLAIN, early_end_notice
 from tests.support.width import width
 from tests.unit.reasoning.test_display import display
 
 FORMS = (COLLAPSIBLE, PLAIN)
+EARLY_END = early_end_notice("aborted")
 NASTY = (
     *("plain", "</details>", "a </details> b <details> c", "\n</details>\n\nlooks like the end", "<\\/details>"),
     *("<\\\\/details> <\\details", "</DETAILS> </Details >", "</think>\n\n<think>\n", "```\ncode fence never closed"),
@@ -86,6 +87,30 @@ class TestThinkingBlocks(unittest.TestCase):
             block = thinking_blocks.block_at((form.opening + "x" + form.closing).rstrip())
             assert block is not None
             self.assertEqual("x", block.reasoning)
+
+
+class TestQuotes(unittest.TestCase):
+    QUOTED = ("a", " ", "\n", "\n\n", "\r\n", "</think>", NOTICE, NOTICE.strip(), NO_ANSWER, EARLY_END)
+
+    def test_an_answer_that_quotes_our_notices_is_the_same_with_ours_and_without(self) -> None:
+        for seed in range(width(1_000, 20_000)):
+            rng = random.Random(seed)
+            answer, thought = ("".join(rng.choices(self.QUOTED, k=rng.randrange(6))) for _ in range(2))
+            form, notice = rng.choice((COLLAPSIBLE, PLAIN, None)), rng.choice(("", NOTICE))
+            end = rng.choice(("", EARLY_END))
+            block = form.opening + form.escape(thought) + form.closing if form and thought.strip(" ") else ""
+            shown = block + notice + answer + (end if answer else end.lstrip())
+            with self.subTest(seed, shown=shown):
+                self.assertEqual(thinking_blocks.strip_display(answer), thinking_blocks.strip_display(shown))
+
+    def test_an_open_tag_that_an_answer_quotes_is_no_block_after_one_of_the_other_form(self) -> None:
+        answer = "The tag\n\n<think>\nopens it."
+        block = COLLAPSIBLE.opening + "x" + COLLAPSIBLE.closing
+        self.assertEqual(answer, thinking_blocks.strip_display(block + answer))
+        self.assertEqual("The tag", thinking_blocks.strip_display(PLAIN.opening + "x" + PLAIN.closing + answer))
+
+    def test_a_text_of_nothing_but_notices_takes_linear_time(self) -> None:
+        self.assertLess(1_000_000, len(thinking_blocks.strip_display(NOTICE * 20_000)))
 
 
 class TestManyBlocks(unittest.TestCase):
