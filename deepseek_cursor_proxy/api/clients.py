@@ -131,6 +131,11 @@ def is_small_job(request: HttpRequest, body: Mapping[str, Any]) -> bool:
     return is_small and not thinks and _has_product(_CLAUDE_CODE, request.header("user-agent") or "")
 
 
+def is_claude(request: HttpRequest) -> bool:
+    """Whether one of Anthropic's programs asks: claude-cli, claude-code (for the list of models), Claude Desktop."""
+    return _has_product(_CLAUDE, request.header("user-agent") or "")
+
+
 class _AgentName(NamedTuple):
     text: str
     # Whether the User-Agent is that of one program, not of an SDK.
@@ -196,6 +201,7 @@ def _product_pattern(*products: str) -> re.Pattern[str]:
 
 _CURSOR = _product_pattern("Cursor/")
 _CLAUDE_CODE = _product_pattern("claude-cli/")
+_CLAUDE = _product_pattern(r"claude[\w-]{0,40}/")
 # The name is bounded: without that, 64 kB of " codex" took 3.5 s, and a request needs no key to get here.
 _CODEX = _product_pattern(r"codex[\w -]{0,40}/")
 _OPENAI = re.compile(r"(?:Async)?(?:Azure)?OpenAI/", re.IGNORECASE)

@@ -18,9 +18,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from deepseek_cursor_proxy.api.clients import key_setting
+from deepseek_cursor_proxy.api.clients import is_claude, key_setting
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek.model_names import offered_models
+from deepseek_cursor_proxy.deepseek.model_names import CLAUDE_PREFIX, DISPLAY_NAMES, claude_name, offered_models
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     MethodNotAllowed,
@@ -63,6 +63,8 @@ def _refuse_websocket(config: ProxyConfig, request: HttpRequest, _: str) -> Http
 
 def _list_models(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
     names = offered_models(config)
+    if is_claude(request):
+        names = list(map(claude_name, names))
     models = [_model(name, request) for name in names]
     if request.header("anthropic-version") is not None:
         return HttpReply.json({"data": models, "has_more": False, "first_id": names[0], "last_id": names[-1]})
@@ -70,15 +72,17 @@ def _list_models(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply
 
 
 def _retrieve_model(config: ProxyConfig, request: HttpRequest, name: str) -> HttpReply:
-    if unquote(name) not in offered_models(config):
+    offered, name = offered_models(config), unquote(name)
+    if name not in offered and name not in map(claude_name, offered):
         raise NotFound("There is no such model in the list at /v1/models.", code="model_not_found")
-    return HttpReply.json(_model(unquote(name), request))
+    return HttpReply.json(_model(name, request))
 
 
 def _model(name: str, request: HttpRequest) -> dict[str, Any]:
     if request.header("anthropic-version") is None:
         return {"id": name, "object": "model", "created": 0, "owned_by": "deepseek"}
-    return {"type": "model", "id": name, "display_name": name, "created_at": _RELEASED, "lifecycle": "active"}
+    shown = DISPLAY_NAMES.get(name.removeprefix(CLAUDE_PREFIX), name)
+    return {"type": "model", "id": name, "display_name": shown, "created_at": _RELEASED, "lifecycle": "active"}
 
 
 SmallEndpoint = Callable[[ProxyConfig, HttpRequest, str], HttpReply]
@@ -193,6 +197,9 @@ class App:
             from deepseek_cursor_proxy.api.endpoints import start_page
 
             return start_page.reply(request, self._dashboard_url)
+        if request.method == "HEAD" and request.path in ("/", "/api/hello"):
+            # Claude Code looks whether the base URL can be reached.
+            return HttpReply(200)
         # The base URL of the API that the request is meant for.
         if _speaks_messages(request):
             remedy = "Messages are at /v1/messages: ANTHROPIC_BASE_URL is the address of this proxy without /v1."

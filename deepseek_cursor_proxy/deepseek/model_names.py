@@ -4,6 +4,7 @@ The default is `upstream_model` in config/settings. `model_resolver` finds out w
 imports more than `GET /models`, often the first request, needs.
 """
 
+import re
 from functools import lru_cache
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -12,6 +13,10 @@ from deepseek_cursor_proxy.deepseek import hosts
 
 # DeepSeek's current names, in the order of `GET /models`.
 MODELS = ("deepseek-v4-pro", "deepseek-flash")
+DISPLAY_NAMES = {"deepseek-v4-pro": "DeepSeek V4 Pro", "deepseek-flash": "DeepSeek Flash"}
+# Claude Code (2.1.327) and Claude Desktop offer only models with "claude" or "anthropic" in the name. They are told
+# ours behind this word, and every listed name means the same with it.
+CLAUDE_PREFIX = "claude-"
 # Older names that DeepSeek still serves, as Flash.
 _LEGACY_MODELS = ("deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
 KNOWN_MODELS = frozenset(MODELS + _LEGACY_MODELS)
@@ -58,3 +63,8 @@ def offered_models(config: ProxyConfig) -> list[str]:
     aliases = (name for name in config.models if not name.endswith("*"))
     own = [] if has_own_names(config) else [name for name in MODELS if is_served(name, config)]
     return list(dict.fromkeys((config.upstream_model, *own, *listed_models(config.upstreams), *aliases)))
+
+
+def claude_name(name: str) -> str:
+    """A name as the programs called Claude need it."""
+    return name if re.search("claude|anthropic", name, re.IGNORECASE) else CLAUDE_PREFIX + name

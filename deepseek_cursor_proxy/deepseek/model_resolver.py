@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.declaration import nearest, refusal, to_toml_key
 from deepseek_cursor_proxy.config.upstreams import listed_models, split_name
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS, has_own_names, is_served
+from deepseek_cursor_proxy.deepseek.model_names import CLAUDE_PREFIX, KNOWN_MODELS, MODELS, has_own_names, is_served
 
 # Cursor's own suffixes (-fast, [1m]) and those of other proxies (:max, (high), -nothink).
 _SUFFIX_WORDS = "|".join(("nothink", "thinking", "fast", "none", *rules.EFFORTS))
@@ -86,15 +86,18 @@ def known_model(requested: str) -> str | None:
 
 
 def resolve_claude(requested: str, config: ProxyConfig) -> str:
-    """The model for a name of Anthropic's, by the rule of DeepSeek's own Messages API; other names stay."""
-    name = requested.strip().lower()
+    """The model for a name of Anthropic's: Pro for its two largest, else Flash; other names stay.
+
+    Claude Desktop writes `anthropic/` before them.
+    """
+    name = requested.strip().lower().removeprefix("anthropic/")
     if (
         has_own_names(config)
         or not name.startswith("claude")
         or _find(requested, config.models, config.upstream_model).weight
     ):
         return requested
-    model = MODELS[0] if name.startswith("claude-opus") else MODELS[1]
+    model = MODELS[0] if "opus" in name or "fable" in name else MODELS[1]
     return model if is_served(model, config) else requested
 
 
@@ -163,10 +166,11 @@ def _find(requested: str, models: Mapping[str, str], default: str, listed: tuple
         if len(name) < needed:
             # The suffix just taken off belongs to the prefix that matched.
             break
-        if name in aliases:
-            return _Match(_choose(models[aliases[name]], suffixes), float("inf"), is_alias=True)
-        if name in known:
-            return _Match(_choose(known[name], suffixes), float("inf"))
+        for whole in (name, name.removeprefix(CLAUDE_PREFIX)):
+            if whole in aliases:
+                return _Match(_choose(models[aliases[whole]], suffixes), float("inf"), is_alias=True)
+            if whole in known:
+                return _Match(_choose(known[whole], suffixes), float("inf"))
         prefix = _longest_prefix(name, models)
         if prefix is None:
             match = _Match(_choose(default, suffixes), 0)

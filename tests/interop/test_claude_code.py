@@ -5,6 +5,7 @@ chats.
 """
 
 import itertools
+import json
 import re
 import subprocess
 import unittest
@@ -102,14 +103,18 @@ class TaskTest(ClaudeCodeCase):
         self.assert_nothing_lost()
 
 
-class SetUpTest(ClaudeCodeCase):
+class SetUpCase(ClaudeCodeCase):
     """Claude Code with exactly what `setup claude-code` wrote; only the key is in its environment."""
+
+    permissions: tuple[str, ...] = ("--allowedTools", TOOLS)
 
     def ask(self, question: str, *options: str) -> str:
         nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
         program = self.program("node", _launcher, ANTHROPIC_AUTH_TOKEN=KEY, **nowhere)
-        return self.run_client(program, *options, "-p", question, "--allowedTools", TOOLS)
+        return self.run_client(program, *options, "-p", question, *self.permissions)
 
+
+class SetUpTest(SetUpCase):
     def test_the_task(self) -> None:
         settings = self.home / ".claude" / "settings.json"
         settings.parent.mkdir()
@@ -122,10 +127,25 @@ class SetUpTest(ClaudeCodeCase):
         self.undo("claude-code")
         self.assertEqual(theirs, settings.read_bytes())
 
+    def test_it_lists_our_models_and_takes_their_names(self) -> None:
+        """As its `/model` does: it keeps the list in a file, for the next time that it is shown."""
+        self.set_up("claude-code", self.proxy_with_a_memory())
+        names = ["claude-deepseek-v4-pro", "claude-deepseek-flash"]
+        for name in names:
+            self.said.clear()
+            self.assert_task_done(self.ask(QUESTION, "--model", name))
+            self.notes.write_text("milk\nbread\n", encoding="utf-8")
+        listed = json.loads((self.home / ".claude" / "cache" / "gateway-models.json").read_text("utf-8"))["models"]
+        self.assertEqual(names, [model["id"] for model in listed])
+        self.assertEqual(["DeepSeek V4 Pro", "DeepSeek Flash"], [model["display_name"] for model in listed])
+        asked = list(dict.fromkeys(payload["model"] for payload in self.fake.accepted))
+        self.assertEqual(["deepseek-v4-pro", "deepseek-flash"], asked, self.output)
 
-class AutoModeTest(ClaudeCodeCase):
-    """In auto mode it checks an action by itself before it runs, with the model and the settings that setup wrote."""
 
+class AutoModeTest(SetUpCase):
+    """In auto mode it checks an action by itself before it runs, with the model that setup wrote."""
+
+    permissions = ("--permission-mode", "auto")
     verdict = "<block>no</block>"
 
     def script(self, payload: Json) -> Answer:
@@ -138,9 +158,7 @@ class AutoModeTest(ClaudeCodeCase):
     def run_task(self) -> list[Json]:
         """The checks that DeepSeek was asked for."""
         self.set_up("claude-code", self.proxy_with_a_memory())
-        nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
-        program = self.program("node", _launcher, ANTHROPIC_AUTH_TOKEN=KEY, **nowhere)
-        self.assertIn("Finished.", self.run_client(program, "-p", "Write the list.", "--permission-mode", "auto"))
+        self.assertIn("Finished.", self.ask("Write the list."))
         checks = [payload for payload in self.fake.accepted if not payload.get("tools")]
         self.assertEqual({("deepseek-flash", "disabled")}, {(one["model"], one["thinking"]["type"]) for one in checks})
         return checks
@@ -155,7 +173,7 @@ class AutoModeTest(ClaudeCodeCase):
         self.assertFalse((self.scratch / "list.txt").exists())
 
 
-class SubagentTest(SetUpTest):
+class SubagentTest(SetUpCase):
     """Set up with --flash-subagents, its sub-agents ask for the model of the chat, and the proxy's rule moves them."""
 
     def script(self, payload: Json) -> Answer:

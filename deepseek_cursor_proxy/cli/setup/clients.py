@@ -24,11 +24,11 @@ from deepseek_cursor_proxy.cli.setup.json_text import JsonEdit
 from deepseek_cursor_proxy.cli.setup.marked_text import TomlEdit, YamlItems, YamlKeys
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.config.values import expand_home
+from deepseek_cursor_proxy.deepseek.model_names import DISPLAY_NAMES as NAMES
 from deepseek_cursor_proxy.deepseek.model_names import MODELS, can_see_images
 from deepseek_cursor_proxy.usage.prices import USD, find_step
 
 MODEL, SMALL_MODEL = MODELS
-NAMES = {MODEL: "DeepSeek V4 Pro", SMALL_MODEL: "DeepSeek Flash"}
 PROVIDER = "deepseek-proxy"
 _CATALOGUE_NAME = "deepseek-proxy-models.json"
 
@@ -155,6 +155,8 @@ def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         # In auto mode it checks actions by itself, since DeepSeek does not; otherwise it would run none of them.
         "CLAUDE_CODE_AUTO_MODE_SERVER": "0",
         "CLAUDE_CODE_AUTO_MODE_MODEL": SMALL_MODEL,
+        # `/model` lists the names of our models, too.
+        "CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1",
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "1000000",
         # As DeepSeek recommends it.
         "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "786432",

@@ -184,6 +184,13 @@ class TestModels(MessagesTestCase):
             ("claude-sonnet-4-5", {}, "deepseek-flash"),
             ("claude-haiku-4-5[1m]", {}, "deepseek-flash"),
             ("claude-3-5-haiku-latest", {}, "deepseek-flash"),
+            ("claude-fable-5", {}, "deepseek-v4-pro"),
+            ("claude-3-opus-latest", {}, "deepseek-v4-pro"),
+            ("anthropic/claude-3-haiku", {}, "deepseek-flash"),
+            ("claude-deepseek-v4-pro", {}, "deepseek-v4-pro"),
+            ("claude-deepseek-v4-pro", {"models": {"claude-*": "deepseek-flash"}}, "deepseek-v4-pro"),
+            ("claude-deepseek-flash[1m]", {}, "deepseek-flash"),
+            ("claude-mine", configured, "deepseek-flash"),
             ("deepseek-v4-pro", {}, "deepseek-v4-pro"),
             ("deepseek-flash[1m]", {}, "deepseek-flash"),
             ("something-else", {}, "deepseek-v4-pro"),
@@ -209,6 +216,24 @@ class TestModels(MessagesTestCase):
         with mock.patch.dict("tests.support.messages_client.VERSION", clear=True):
             other = self.ask(proxy, "GET", "/v1/models").value
         self.assertEqual(("list", names), (other["object"], [model["id"] for model in other["data"]]))
+
+    def test_programs_called_claude_are_told_names_with_that_word(self) -> None:
+        """Claude Code's `/model` shows no other; it asks for the list as claude-code, and chats as claude-cli."""
+        proxy = self.proxy(models={"mine": "deepseek-flash", "Claude-x": "deepseek-flash"})
+        names = ["claude-deepseek-v4-pro", "claude-deepseek-flash", "claude-mine", "Claude-x"]
+        for agent in (
+            "claude-code/2.1.327",
+            "claude-cli/2.1.327 (external, cli)",
+            "Mozilla/5.0 Claude/1.3 Electron/42",
+        ):
+            headers = {"Authorization": "Bearer sk-test", "User-Agent": agent}
+            told = self.ask(proxy, "GET", "/v1/models?limit=1000", headers=headers).value
+            self.assertEqual(names, [model["id"] for model in told["data"]])
+            self.assertEqual((names[0], names[-1]), (told["first_id"], told["last_id"]))
+            shown = [model["display_name"] for model in told["data"]]
+            self.assertEqual(["DeepSeek V4 Pro", "DeepSeek Flash", "claude-mine", "Claude-x"], shown)
+            for name in names:
+                self.assertEqual(name, self.ask(proxy, "GET", f"/v1/models/{name}", headers=headers).value["id"])
 
     def test_a_single_model_is_returned_in_both_shapes(self) -> None:
         for headers, kind in ((VERSION, "type"), ({"Authorization": "Bearer sk-test"}, "object")):

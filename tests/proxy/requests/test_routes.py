@@ -32,6 +32,13 @@ class TestApp(AppTestCase):
         self.assertEqual(200, reply.status)
         self.assertIn("Hello.", json.loads(reply.body)["choices"][0]["message"]["content"])
 
+    def test_a_look_whether_the_proxy_is_there_succeeds_without_a_line(self) -> None:
+        """As Claude Code does it at its start."""
+        for path in ("/", "/api/hello"):
+            with self.assertNoLogs("deepseek_cursor_proxy"):
+                self.assertEqual((200, b""), self.ask(path, method="HEAD")[:2])
+        self.assertEqual(404, self.ask("/other", method="HEAD").status)
+
     def test_a_streamed_chat_ends_with_done_and_can_be_closed(self) -> None:
         reply = self.chat(stream=True)
         pieces = [piece for piece in reply.body if isinstance(piece, bytes)]

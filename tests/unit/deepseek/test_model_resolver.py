@@ -5,7 +5,7 @@ import unittest
 from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek.model_names import can_see_images, offered_models
+from deepseek_cursor_proxy.deepseek.model_names import can_see_images, claude_name, offered_models
 from deepseek_cursor_proxy.deepseek.model_resolver import (
     ModelChoice,
     passthrough_key,
@@ -98,6 +98,23 @@ class TestResolve(unittest.TestCase):
             },
             models=TABLE,
         )
+
+    def test_every_listed_name_means_the_same_with_claude_before_it(self) -> None:
+        tables = {"other": {"base_url": "https://b", "models": {"kimi-k3": "moonshot/k3", "v/x": "v/x"}}}
+        route = {"claude-*": ROUTE}
+        for settings in (
+            {"models": TABLE, "passthrough": route},
+            {"models": {"claude-*": "gateway/five"}},
+            {"upstream_host": "openrouter", "upstream_model": "owner/mine"},
+            {"upstream_model": "kimi-k3", "upstreams": tables, "models": {"quick": "kimi-k3-high"}},
+        ):
+            for name in offered_models(config(**settings)):
+                for suffix in ("", "-low", "[1m]"):
+                    asked = claude_name(name) + suffix
+                    with self.subTest(asked, **settings):
+                        self.assertEqual(resolve(name + suffix, config(**settings)), resolve(asked, config(**settings)))
+                        if name in (PRO, FLASH):
+                            self.assertIsNone(passthrough_key(asked, config(**settings)))
 
     def test_a_prefix_line_does_not_change_deepseeks_own_model_name(self) -> None:
         self.assert_resolved({ModelChoice(PRO): PRO, ModelChoice(FLASH): "x"}, models={"*": FLASH, "deepseek*": FLASH})
