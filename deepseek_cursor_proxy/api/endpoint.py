@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from deepseek_cursor_proxy.api import passthrough
 from deepseek_cursor_proxy.api.clients import chat_id, client_name, is_subagent
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
-from deepseek_cursor_proxy.api.reply import OpenExchange, Writer, plain_reply, stream_reply, write_events
+from deepseek_cursor_proxy.api.reply import Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatName, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, UpstreamRefused
@@ -33,7 +33,7 @@ from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
+    from deepseek_cursor_proxy.api.reply import OpenExchange
 
 
 # The values of a request's header `x-cache`.
@@ -119,7 +119,7 @@ class GenerationEndpoint(Endpoint):
         passed = PassthroughRequest(api, key, body, sent, request.peer)
         return passthrough.relay(passed, self._services, self._report)
 
-    def open(self, client: ClientRequest) -> OpenExchange:
+    def open(self, client: ClientRequest) -> "OpenExchange":
         """Open the exchange of a parsed request; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
         access.check_call(client.caller)
@@ -145,7 +145,12 @@ class GenerationEndpoint(Endpoint):
                 access.count_refused_spender(client.caller)
                 raise
         try:
-            exchange = self._open(client)
+            if client.chat.choices == 1:
+                exchange: OpenExchange = Exchange.open(client, services)
+            else:
+                from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
+
+                exchange = ChoicesExchange.open(client, services)
         except UpstreamRefused as refusal:
             if refusal.status == 401:
                 access.record_refused(client.caller)
@@ -155,13 +160,6 @@ class GenerationEndpoint(Endpoint):
             access.record_accepted(client.caller)
             services.accept(client.namespace)
         return exchange
-
-    def _open(self, client: ClientRequest) -> "Exchange | ChoicesExchange":
-        if client.chat.choices == 1:
-            return Exchange.open(client, self._services)
-        from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
-
-        return ChoicesExchange.open(client, self._services)
 
     def reserve(self, client: ClientRequest) -> None:
         """Reserve what the request of a named key may use; raises a ProxyError. A job's request has its reservation."""
@@ -173,7 +171,7 @@ class GenerationEndpoint(Endpoint):
 
     def reply(
         self,
-        exchange: OpenExchange,
+        exchange: "OpenExchange",
         chat: ChatRequest,
         writer: Writer,
         form: thinking_blocks.Form | None = None,
@@ -188,7 +186,7 @@ class GenerationEndpoint(Endpoint):
 
 
 def show(
-    exchange: OpenExchange,
+    exchange: "OpenExchange",
     chat: ChatRequest,
     form: thinking_blocks.Form | None = None,
     *,

@@ -34,18 +34,12 @@ _MAX_LINE_BYTES = 1024 * 1024
 _STREAMED = End(Result.PASSED_THROUGH, 200, "200")
 
 
-class StreamEnds(NamedTuple):
-    """How a stream of an API ends: what marks its last event, and the events of a failure."""
-
-    last_event: re.Pattern[bytes]
-    failure_events: Callable[[ProxyError], bytes]
-
-
 class PassthroughApi(NamedTuple):
-    """An API as another upstream has it, below its base URL; `stream` is None if it has no streams."""
+    """An API as another upstream has it, below its base URL, and what marks the last event of its streams, if any."""
 
     path: str
-    stream: StreamEnds | None = None
+    last_event: re.Pattern[bytes] | None = None
+    failure_events: Callable[[ProxyError], bytes] = lambda error: b""
 
 
 class PassthroughRequest(NamedTuple):
@@ -77,16 +71,15 @@ def relay(
         raise Unauthorized(f"{route.key_env} of {setting} holds a key of Anthropic, which is never sent to DeepSeek.")
     destination = Destination(route.base_url + request.api.path, _host(route.base_url), f"base_url of {setting}")
     finish = partial(_finish, report, destination.name)
-    # None for a request that wants no stream.
-    stream_ends = request.api.stream if request.body.get("stream") is True else None
+    wants_stream = request.api.last_event is not None and request.body.get("stream") is True
     try:
         slot = services.upstream.call_limits.of(setting).acquire(request.peer)
         response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
         # The key is the owner's: the client must not read it in the response.
         response.hide(credential)
-        if stream_ends is not None and response.status == 200:
+        if wants_stream and response.status == 200:
             headers = (*_headers(response), ("X-Accel-Buffering", "no"))
-            return HttpReply(200, _Stream(response, finish, stream_ends), headers)
+            return HttpReply(200, _Stream(response, finish, request.api), headers)
         with closing(response):
             raise_for_redirect(response)
             body = response.read()
@@ -120,10 +113,10 @@ class _Stream:
 
     is_finished = False
 
-    def __init__(self, response: UpstreamResponse, finish: Callable[[End], None], ends: StreamEnds) -> None:
+    def __init__(self, response: UpstreamResponse, finish: Callable[[End], None], api: PassthroughApi) -> None:
         self._response = response
         self._finish = finish
-        self._ends = ends
+        self._api = api
         self._is_done = False
 
     def __iter__(self) -> Iterator[bytes]:
@@ -137,21 +130,18 @@ class _Stream:
                 # All of the answer was sent; only the end of the connection was missing.
                 self._finish(_STREAMED)
                 return
-            yield b"\n" + self._fail(error)
-
-    def _fail(self, error: Exception) -> bytes:
-        failure = error if isinstance(error, ProxyError) else internal_error(error)
-        self._finish(End.of(failure))
-        return self._ends.failure_events(failure)
+            failure = error if isinstance(error, ProxyError) else internal_error(error)
+            self._finish(End.of(failure))
+            yield b"\n" + self._api.failure_events(failure)
 
     def _lines(self) -> Iterator[bytes]:
-        rest = b""
+        rest, last_event = b"", self._api.last_event
         with closing(self._response.pieces()) as pieces:
             for piece in pieces:
                 data = rest + piece
                 end = data.rfind(b"\n") + 1 if len(data) < _MAX_LINE_BYTES else len(data)
                 rest = data[end:]
-                if not self._is_done and self._ends.last_event.search(data, 0, end):
+                if not self._is_done and last_event is not None and last_event.search(data, 0, end):
                     self._is_done = True
                     self._response.end_soon()
                     # Before its last bytes: the client may go on as soon as it has them.

@@ -14,36 +14,22 @@ import logging
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply
 
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
+    from deepseek_cursor_proxy.exchange.exchange import Exchange
+
+    # An exchange whose call DeepSeek accepted, of one answer or of several choices.
+    OpenExchange = Exchange | ChoicesExchange
+
 _log = logging.getLogger(__name__)
 
 Events = Generator[bytes, None, None]
-
-
-class OpenExchange(Protocol):
-    """An exchange whose call DeepSeek accepted, of one answer or of several choices."""
-
-    @property
-    def is_closed(self) -> bool: ...
-
-    # How the response cache answered: hit or miss; "" if it is not used.
-    @property
-    def cache_state(self) -> str: ...
-
-    # The text before the answer of a choice, or "".
-    def notice(self, choice: int) -> str: ...
-
-    def deltas(self) -> Batches: ...
-
-    # Report an error of the consumer. Call before closing the deltas; otherwise it is reported as "client left".
-    def fail(self, error: Exception) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Writer(Protocol):
@@ -67,12 +53,12 @@ class Writer(Protocol):
         ...
 
 
-def stream_reply(exchange: OpenExchange, events: Events) -> HttpReply:
+def stream_reply(exchange: "OpenExchange", events: Events) -> HttpReply:
     state = exchange.cache_state
     return HttpReply.events(_AnswerBody(exchange, events), (("X-Cache", state),) if state else ())
 
 
-def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Events:
+def write_events(exchange: "OpenExchange", batches: Batches, writer: Writer) -> Events:
     """A whole streamed answer."""
     if beginning := writer.begin():
         yield beginning
@@ -93,7 +79,7 @@ def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Ev
     yield last
 
 
-def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> HttpReply:
+def plain_reply(exchange: "OpenExchange", batches: Batches, writer: Writer, blank_seconds: float) -> HttpReply:
     """The reply: the whole value or, if that takes longer than `blank_seconds`, a body that begins with a blank."""
     blanks = _take_all(exchange, batches, writer, blank_seconds)
     body: bytes | Body
@@ -142,7 +128,7 @@ def internal_error(error: Exception) -> InternalError:
     return InternalError()
 
 
-def _take_all(exchange: OpenExchange, batches: Batches, writer: Writer, blank_seconds: float) -> Batches:
+def _take_all(exchange: "OpenExchange", batches: Batches, writer: Writer, blank_seconds: float) -> Batches:
     """Write every batch of an answer; yields an empty one each time the client has waited `blank_seconds`."""
     due = monotonic() + blank_seconds
     try:
@@ -164,7 +150,7 @@ def _take_all(exchange: OpenExchange, batches: Batches, writer: Writer, blank_se
 class _AnswerBody:
     """An answer that is written while it is sent; closing it ends the exchange, also before the first byte."""
 
-    def __init__(self, exchange: OpenExchange, events: Events) -> None:
+    def __init__(self, exchange: "OpenExchange", events: Events) -> None:
         self._events = events
         self._exchange = exchange
 

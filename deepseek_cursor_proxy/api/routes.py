@@ -146,6 +146,8 @@ def _route(name: str, method: str, path: str, endpoint: str | SmallEndpoint) -> 
 
 
 ROUTES = tuple(_route(*row) for row in _TABLE)
+# The header with the id that clients quote in a report, by API; an endpoint may have set it.
+_REQUEST_ID_HEADERS = {"chat": "x-request-id", "responses": "x-request-id", "messages": "request-id"}
 
 
 class App:
@@ -177,7 +179,9 @@ class App:
                 endpoint_class, method = _load_endpoint(endpoint)
                 report = services.open_report(route.api, session)
                 reply = method(endpoint_class(services, report), request, match.group)
-                reply = _with_request_id(reply, route.api)
+                header = _REQUEST_ID_HEADERS.get(route.api)
+                if header is not None and header not in dict(reply.headers):
+                    reply = reply._replace(headers=(*reply.headers, (header, new_request_id())))
             else:
                 reply = endpoint(self._config, request, match.group)
         except RecursionError:
@@ -260,18 +264,6 @@ def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpRep
     module, class_name, method = name.split(".")
     endpoint_class = getattr(import_module(f"{__package__}.endpoints.{module}"), class_name)
     return endpoint_class, getattr(endpoint_class, method)
-
-
-# The header with the id that clients quote in a report, by API.
-_REQUEST_ID_HEADERS = {"chat": "x-request-id", "responses": "x-request-id", "messages": "request-id"}
-
-
-def _with_request_id(reply: HttpReply, api: str) -> HttpReply:
-    """The reply with an id for its request, if the API has a header for one and the endpoint has not set it."""
-    header = _REQUEST_ID_HEADERS.get(api)
-    if header is None or header in dict(reply.headers):
-        return reply
-    return HttpReply(reply.status, reply.body, (*reply.headers, (header, new_request_id())))
 
 
 class _Match(NamedTuple):

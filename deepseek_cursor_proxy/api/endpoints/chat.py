@@ -6,14 +6,14 @@ from urllib.parse import unquote
 
 from deepseek_cursor_proxy.api import clients
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
-from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
+from deepseek_cursor_proxy.api.passthrough import PassthroughApi
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter, failure_events
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 
-_API = PassthroughApi("/chat/completions", StreamEnds(re.compile(rb"data: \[DONE\]"), failure_events))
+_API = PassthroughApi("/chat/completions", re.compile(rb"data: \[DONE\]"), failure_events)
 
 
 class ChatEndpoint(GenerationEndpoint):
@@ -21,15 +21,12 @@ class ChatEndpoint(GenerationEndpoint):
         return self.serve(request, _API, self._create, unquote(deployment) if deployment else None)
 
     def _create(self, client: ClientRequest) -> HttpReply:
-        chat = parse(client.body, self._services.config, client.memory)
+        config = self._services.config
+        chat = parse(client.body, config, client.memory)
         exchange = self.open(client._replace(chat=chat))
         writer = ChunkWriter(chat, int(time())) if chat.stream else CompletionWriter(chat)
-        config = self._services.config
-        # Without a form of thinking blocks in the text, the client gets `reasoning_content` alone.
-        form: thinking_blocks.Form | None = thinking_blocks.PLAIN
-        if config.collapsible_reasoning:
-            form = thinking_blocks.COLLAPSIBLE
         display = config.display_reasoning
-        if display == "off" or (display == "auto" and not clients.shows_thinking(client.http, client.body)):
-            form = None
-        return self.reply(exchange, chat, writer, form, with_end_notices=True)
+        is_hidden = display == "off" or (display == "auto" and not clients.shows_thinking(client.http, client.body))
+        form = thinking_blocks.COLLAPSIBLE if config.collapsible_reasoning else thinking_blocks.PLAIN
+        # Without a form of thinking blocks in the text, the client gets `reasoning_content` alone.
+        return self.reply(exchange, chat, writer, None if is_hidden else form, with_end_notices=True)

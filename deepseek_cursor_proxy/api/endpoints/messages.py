@@ -6,10 +6,11 @@ from time import monotonic
 
 from deepseek_cursor_proxy.api.clients import is_small_job
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
-from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
+from deepseek_cursor_proxy.api.passthrough import PassthroughApi
 from deepseek_cursor_proxy.api.routes import new_request_id
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.messages_api import MESSAGES
+from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.anthropic_request import parse
@@ -27,7 +28,7 @@ _BYTES_PER_TOKEN = 4
 
 
 _LAST_EVENT = re.compile(rb"event: message_stop\b")
-_API = PassthroughApi("/messages", StreamEnds(_LAST_EVENT, lambda error: failure_event(error, new_request_id())))
+_API = PassthroughApi("/messages", _LAST_EVENT, lambda error: failure_event(error, new_request_id()))
 
 
 class MessagesEndpoint(GenerationEndpoint):
@@ -42,8 +43,7 @@ class MessagesEndpoint(GenerationEndpoint):
             chat = chat._replace(thinking=False)
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
         # Its own Messages API serves the tools that it runs there, and histories with their items.
-        needs_own = chat.server_tools or any(message.server_items is not None for message in chat.messages)
-        upstream_api = MESSAGES if needs_own else CHAT
+        upstream_api = MESSAGES if server_tools.has_any(chat) else CHAT
         streamed = chat._replace(stream=True)
         exchange = self.open(client._replace(chat=streamed, upstream_api=upstream_api, is_plain=not chat.stream))
         tokens = client.body_bytes // _BYTES_PER_TOKEN

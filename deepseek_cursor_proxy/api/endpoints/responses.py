@@ -13,7 +13,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, show
 from deepseek_cursor_proxy.api.endpoints.stored_responses import EventsAfter, complete_items
-from deepseek_cursor_proxy.api.passthrough import PassthroughApi, StreamEnds
+from deepseek_cursor_proxy.api.passthrough import PassthroughApi
 from deepseek_cursor_proxy.api.reply import Events, stream_reply, write_events
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
@@ -49,7 +49,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 
 _LAST_EVENT = re.compile(rb"event: response\.(?:completed|incomplete|failed)\b")
-_API = PassthroughApi("/responses", StreamEnds(_LAST_EVENT, failure_event))
+_API = PassthroughApi("/responses", _LAST_EVENT, failure_event)
 _INPUT_TOKENS_API = PassthroughApi("/responses/input_tokens")
 _COMPACT_API = PassthroughApi("/responses/compact")
 

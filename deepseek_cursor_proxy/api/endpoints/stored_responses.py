@@ -5,7 +5,6 @@ leave them out when they send an item, and count on them when they list it.
 """
 
 import re
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qs
@@ -140,15 +139,14 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
     order = params.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("order must be asc or desc.", param="order")
-    ordered = _distinct_ids(items)
-    if order == "desc":
-        ordered.reverse()
+    ordered = list(items if order == "asc" else reversed(items))
     start = 0
     if "after" in params:
-        ids = [item["id"] for item in ordered]
-        if params["after"] not in ids:
+        places = [at for at, item in enumerate(ordered, 1) if item["id"] == params["after"]]
+        if not places:
             raise BadRequest("after is not the id of an item of this response.", param="after")
-        start = ids.index(params["after"]) + 1
+        # The last of an item that was sent twice, so that the pages come to an end.
+        start = places[-1]
     given = params.get("limit", str(_DEFAULT_PAGE))
     if not re.fullmatch(r"[0-9]{1,3}", given) or not 1 <= int(given) <= _MAX_PAGE:
         raise BadRequest(f"limit must be a whole number from 1 to {_MAX_PAGE}.", param="limit")
@@ -161,25 +159,6 @@ def page(items: Sequence[Json], query: str) -> dict[str, Any]:
         "last_id": listed[-1]["id"] if listed else None,
         "has_more": start + limit < len(ordered),
     }
-
-
-def _distinct_ids(items: Sequence[Json]) -> list[Json]:
-    """The items with distinct ids, because pages go by id; an inherited item may have been sent again."""
-    taken = {item["id"] for item in items}
-    if len(taken) == len(items):
-        return list(items)
-    counts: Counter[str] = Counter()
-    distinct: list[Json] = []
-    for item in items:
-        own = item["id"]
-        counts[own] += 1
-        if counts[own] > 1:
-            while (new := f"{own}_{counts[own]}") in taken:
-                counts[own] += 1
-            taken.add(new)
-            item = {**item, "id": new}
-        distinct.append(item)
-    return distinct
 
 
 def _list_item(item: Json) -> Json:
