@@ -263,6 +263,7 @@ class Attempt:
         return read_stream(self.response, reader, self.record_sent)
 
     def _read_answer(self, written: "WrittenCalls | None", body: Mapping[str, Any]) -> list[Delta]:
+        assert self.api.read_answer is not None
         deltas = self.api.read_answer(body)
         if written is not None:
             deltas = [converted for delta in deltas for converted in written.convert(delta, is_whole=True)]

@@ -26,8 +26,9 @@ class UpstreamApi(NamedTuple):
     path: str
     payload: Callable[[ChatRequest], dict[str, Any]]
     encode: Callable[[ChatRequest, Chat], bytes]
-    read_answer: Callable[[Mapping[str, Any]], list[Delta]]
     open_reader: Callable[[], EventReader]
+    # None for an API that is only asked for streams.
+    read_answer: Callable[[Mapping[str, Any]], list[Delta]] | None = None
     host: Host = DEEPSEEK
     # Whether it sends `server_tools` and reads the items that come of them.
     runs_server_tools: bool = False
@@ -35,7 +36,7 @@ class UpstreamApi(NamedTuple):
     is_unversioned: bool = False
 
 
-CHAT = UpstreamApi("/chat/completions", chat_api.payload, chat_api.encode, chat_api.completion_deltas, StreamReader)
+CHAT = UpstreamApi("/chat/completions", chat_api.payload, chat_api.encode, StreamReader, chat_api.completion_deltas)
 
 
 def chat_of(host: Host) -> UpstreamApi:
@@ -49,8 +50,8 @@ def chat_of(host: Host) -> UpstreamApi:
         CHAT.path,
         partial(chat_api.payload, host=shown),
         partial(chat_api.encode, host=host),
-        _read_think_answer if splits_think else chat_api.completion_deltas,
         partial(StreamReader, splits_think=splits_think),
+        _read_think_answer if splits_think else chat_api.completion_deltas,
         host,
     )
 

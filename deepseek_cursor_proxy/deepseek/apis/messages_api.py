@@ -1,17 +1,17 @@
-"""DeepSeek's own Messages API: canonical request -> body, message or its events -> canonical deltas.
+"""DeepSeek's own Messages API: canonical request -> body, the events of a message -> canonical deltas.
 
 It is used for the tools that DeepSeek runs itself there: a turn for which it ran some goes back with the blocks that it
 sent, in their order, with the reasoning in its places (see conversation.pack_items). Signatures are left out, because
 DeepSeek takes thinking without. The same history has the same blocks in every request, so that its prefix cache hits.
-Answers are read as tolerantly as in chat_api:
+Answers, always streamed, are read as tolerantly as in chat_api:
 
     thinking, text, tool_use     reasoning, text and calls, as in a chat
     every other block            an item of a tool that DeepSeek runs itself: whole, as it is, when it ends
     citations                    sources of the text block that is open
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -33,8 +33,15 @@ from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.usage import count_of
-from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, decode_upstream_json, encode_json, object_in
+from deepseek_cursor_proxy.json_codec import (
+    as_list,
+    as_object,
+    as_text,
+    decode_upstream_json,
+    encode_json,
+    json_text,
+    object_in,
+)
 
 Block = dict[str, Any]
 
@@ -228,39 +235,72 @@ _FINISHES = {
 # For a reason that is not in the table.
 _UNKNOWN_END = "aborted"
 _PLAIN_BLOCKS = ("thinking", "text", "tool_use")
-# The fields of deltas that have another name in the block.
-_FIELDS = {"partial_json": "input", "citation": "citations"}
 
 
-def message_deltas(body: Mapping[str, Any]) -> list[Delta]:
-    """A whole message as deltas: one or more for each block, and one with the finish_reason."""
-    if body.get("type") == "error" or body.get("error"):
-        raise _failure(body)
-    if not isinstance(body.get("content"), list):
-        # The client would get an empty success.
-        raise UpstreamFailed("DeepSeek's answer has no content.")
-    reader, deltas = BlockReader(), list[Delta]()
-    for key, block in enumerate(body["content"]):
-        deltas += reader.begin(key, block)
-        deltas += reader.end(key)
-    return [*deltas, _finish(body, usage(body.get("usage"), reader.searches))]
+@dataclass
+class _OpenBlock:
+    """A block as it began; `call` is the index of the call, if it is one, and `input` what came of its input since."""
+
+    fields: dict[str, Any]
+    call: int | None = None
+    input: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> object:
+        return self.fields.get("type")
 
 
-class BlockReader:
-    """Turns the blocks of one message into deltas."""
-
+class MessageStreamReader(EventReader):
     def __init__(self) -> None:
-        # The open blocks, each with what has arrived of it.
+        super().__init__()
+        # By their index.
         self._open: dict[int, _OpenBlock] = {}
         self._calls = 0
-        self._has_text = False
         # How many searches succeeded.
-        self.searches = 0
+        self._searches = 0
+        self._has_text = False
+        self._usage: dict[str, Any] = {}
+        # The type of the last event.
+        self._kind: object = None
+        self._has_pinged = False
 
-    def begin(self, key: int, block: object) -> list[Delta]:
+    def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
+        self._kind = None
+        deltas = super()._read_event(events, data)
+        if self._kind == "ping":
+            # A sign of life, as the comments of a queue are. The first one comes with the beginning of every stream
+            # and counts as nothing: the call can still be made again.
+            events.batch += [Heartbeat("ping")] if self._has_pinged else []
+            self._has_pinged = True
+        events.is_done = events.is_done or self._kind == "message_stop"
+        return deltas
+
+    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        self._kind, key = chunk.get("type"), count_of(chunk, "index")
+        match self._kind:
+            case "message_start":
+                self._usage |= as_object(as_object(chunk.get("message")).get("usage"))
+            case "content_block_start":
+                return self._begin(key, dict(as_object(chunk.get("content_block"))))
+            case "content_block_delta" if key in self._open:
+                return self._add(self._open[key], as_object(chunk.get("delta")))
+            case "content_block_stop":
+                return self._end([key])
+            case "message_delta":
+                self._usage |= as_object(chunk.get("usage"))
+                delta = as_object(chunk.get("delta"))
+                if delta.get("stop_reason") is not None:
+                    return [*self._end([*self._open]), _finish(delta, usage(self._usage or None, self._searches))]
+            case kind if kind == "error" or chunk.get("error"):
+                # Gateways send an error object without a type.
+                is_busy = as_object(chunk.get("error")).get("type") == "overloaded_error"
+                # The code of chat completions for the same, which clients of every API get in their own.
+                raise chat_api.failure(chunk, "insufficient_system_resource" if is_busy else None)
+        return []
+
+    def _begin(self, key: int, fields: dict[str, Any]) -> list[Delta]:
         # Some gateways do not say that a block ends: an item of a tool ends where the next block begins.
-        deltas = self.end(*[other for other, opened in self._open.items() if opened.kind not in _PLAIN_BLOCKS])
-        fields = dict(as_object(block))
+        deltas = self._end([other for other, opened in self._open.items() if opened.kind not in _PLAIN_BLOCKS])
         opened = self._open[key] = _OpenBlock(fields)
         match opened.kind:
             case "thinking":
@@ -278,82 +318,37 @@ class BlockReader:
                 deltas.append(_server_piece(key, dict(fields), "in_progress"))
         return deltas
 
-    def add(self, key: int, delta: object) -> list[Delta]:
-        fields, opened = as_object(delta), self._open.get(key)
-        if opened is None:
-            return []
-        match fields.get("type"):
-            case "thinking_delta" if opened.kind == "thinking":
-                return _pieces(reasoning=fields.get("thinking"))
-            case "text_delta" if opened.kind == "text":
-                return _pieces(text=fields.get("text"))
-            case "citations_delta" if opened.kind == "text":
-                return _citations([fields.get("citation")])
-            case "input_json_delta" if opened.call is not None:
-                return self._arguments(opened, as_text(fields.get("partial_json")))
-            case _ if opened.kind not in _PLAIN_BLOCKS:
-                opened.add(fields)
+    def _add(self, opened: _OpenBlock, delta: Mapping[str, Any]) -> list[Delta]:
+        match opened.kind, delta.get("type"):
+            case "thinking", "thinking_delta":
+                return _pieces(reasoning=delta.get("thinking"))
+            case "text", "text_delta":
+                return _pieces(text=delta.get("text"))
+            case "text", "citations_delta":
+                return _citations([delta.get("citation")])
+            case _, "input_json_delta" if text := as_text(delta.get("partial_json")):
+                opened.input.append(text)
+                return [] if opened.call is None else [Delta(calls=(CallPiece(opened.call, arguments=text),))]
         return []
 
-    def end(self, *keys: int) -> list[Delta]:
+    def _end(self, keys: Sequence[int]) -> list[Delta]:
         deltas: list[Delta] = []
         for key in keys:
             opened = self._open.pop(key, None)
             if opened is None or not isinstance(opened.kind, str) or opened.kind in ("thinking", "text"):
                 continue
+            fields = opened.fields
             if opened.call is None:
-                whole = opened.whole()
-                self.searches += opened.kind == "web_search_tool_result" and isinstance(whole.get("content"), list)
-                deltas.append(_server_piece(key, whole, "completed"))
-            elif not opened.has_input:
+                if opened.input:
+                    fields["input"] = _input("".join(opened.input))
+                self._searches += opened.kind == "web_search_tool_result" and isinstance(fields.get("content"), list)
+                deltas.append(_server_piece(key, fields, "completed"))
+            elif not opened.input:
                 # There is no input, or the first event of the block had all of it, as some gateways send it.
-                given = opened.fields.get("input") or {}
-                if not isinstance(given, str):
-                    given = json.dumps(given, ensure_ascii=False, separators=(",", ":"))
-                deltas += self._arguments(opened, given)
+                given = fields.get("input") or {}
+                text = given if isinstance(given, str) else json_text(given)
+                deltas.append(Delta(calls=(CallPiece(opened.call, arguments=text),)))
         return deltas
-
-    def end_all(self) -> list[Delta]:
-        """Close the blocks that are still open when the message ends."""
-        return self.end(*self._open)
-
-    @staticmethod
-    def _arguments(opened: "_OpenBlock", text: str) -> list[Delta]:
-        assert opened.call is not None
-        opened.has_input = opened.has_input or bool(text)
-        return [Delta(calls=(CallPiece(opened.call, arguments=text),))] if text else []
-
-
-class _OpenBlock:
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self.fields = fields
-        # The index of the call, if it is one.
-        self.call: int | None = None
-        self.has_input = False
-        self._pieces: dict[str, list[str]] = {}
-
-    @property
-    def kind(self) -> object:
-        return self.fields.get("type")
-
-    def add(self, delta: Mapping[str, Any]) -> None:
-        """Add a delta of any kind: texts are joined, values of a list appended, others replaced."""
-        for name, value in delta.items():
-            if name == "type":
-                continue
-            field = _FIELDS.get(name, name)
-            if isinstance(value, str):
-                self._pieces.setdefault(field, []).append(value)
-            elif isinstance(self.fields.get(field), list) or name in _FIELDS:
-                self.fields[field] = [*as_list(self.fields.get(field)), value]
-            else:
-                self.fields[field] = value
-
-    def whole(self) -> dict[str, Any]:
-        for field, pieces in self._pieces.items():
-            text = "".join(pieces)
-            self.fields[field] = _input(text) if field == "input" else as_text(self.fields.get(field)) + text
-        return self.fields
 
 
 def _input(text: str) -> Any:
@@ -387,12 +382,6 @@ def _finish(fields: Mapping[str, Any], counted: Mapping[str, Any] | None) -> Del
     return Delta(finish_reason=finish, usage=counted, chunk=chunk)
 
 
-def _failure(body: Mapping[str, Any]) -> UpstreamFailed:
-    is_busy = as_object(body.get("error")).get("type") == "overloaded_error"
-    # The code of chat completions for the same, which clients of every API get in their own.
-    return chat_api.failure(body, "insufficient_system_resource" if is_busy else None)
-
-
 def usage(figures: object, searches: int = 0) -> dict[str, Any] | None:
     """Usage under its names in chat completions, where cached tokens are part of the prompt.
 
@@ -417,54 +406,10 @@ def usage(figures: object, searches: int = 0) -> dict[str, Any] | None:
     return {**counted, "server_tool_use": runs} if runs else counted
 
 
-class MessageStreamReader(EventReader):
-    def __init__(self) -> None:
-        super().__init__()
-        self._blocks = BlockReader()
-        self._usage: dict[str, Any] = {}
-        # The type of the last event.
-        self._kind: object = None
-        self._has_pinged = False
-
-    def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
-        self._kind = None
-        deltas = super()._read_event(events, data)
-        if self._kind == "ping":
-            # A sign of life, as the comments of a queue are. The first one comes with the beginning of every stream
-            # and counts as nothing: the call can still be made again.
-            events.batch += [Heartbeat("ping")] if self._has_pinged else []
-            self._has_pinged = True
-        events.is_done = events.is_done or self._kind == "message_stop"
-        return deltas
-
-    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        self._kind = chunk.get("type")
-        match self._kind:
-            case "message_start":
-                self._usage |= as_object(as_object(chunk.get("message")).get("usage"))
-            case "content_block_start":
-                return self._blocks.begin(count_of(chunk, "index"), chunk.get("content_block"))
-            case "content_block_delta":
-                return self._blocks.add(count_of(chunk, "index"), chunk.get("delta"))
-            case "content_block_stop":
-                return self._blocks.end(count_of(chunk, "index"))
-            case "message_delta":
-                self._usage |= as_object(chunk.get("usage"))
-                delta = as_object(chunk.get("delta"))
-                if delta.get("stop_reason") is not None:
-                    ended = self._blocks.end_all()
-                    return [*ended, _finish(delta, usage(self._usage or None, self._blocks.searches))]
-            case kind if kind == "error" or chunk.get("error"):
-                # Gateways send an error object without a type.
-                raise _failure(chunk)
-        return []
-
-
 MESSAGES = UpstreamApi(
     "/anthropic/v1/messages",
     payload,
     lambda request, memory: encode_json(payload(request)),
-    message_deltas,
     MessageStreamReader,
     runs_server_tools=True,
     is_unversioned=True,

@@ -379,4 +379,4 @@ class ResponseReader(EventReader):
                 return []
 
 
-RESPONSES = UpstreamApi("/responses", payload, _encode, response_deltas, ResponseReader, runs_server_tools=True)
+RESPONSES = UpstreamApi("/responses", payload, _encode, ResponseReader, response_deltas, runs_server_tools=True)

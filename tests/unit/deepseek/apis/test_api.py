@@ -36,6 +36,7 @@ def read_reply(upstream_api: UpstreamApi, answer: Any, *, stream: bool) -> tuple
     if stream:
         batch = upstream_api.open_reader().read(b"".join(answer_writer.events())).batch
     else:
+        assert upstream_api.read_answer is not None
         batch = list(upstream_api.read_answer(json.loads(answer_writer.body())))
     reply = Reply()
     for item in batch:
