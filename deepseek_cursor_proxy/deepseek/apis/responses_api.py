@@ -171,38 +171,70 @@ def _encode(request: ChatRequest, memory: Chat) -> bytes:
 _FINISHES = {"max_output_tokens": "length", "content_filter": "content_filter", None: "length"}
 # For a reason that is not in the table.
 _UNKNOWN_END = "aborted"
-# The index of an item in the output.
-ItemKey = int
 
 
 def response_deltas(body: Mapping[str, Any]) -> list[Delta]:
     """A whole response as deltas: one per item, and one with the finish_reason."""
-    return ItemReader().finish(body)
+    return ResponseReader().finish(body)
 
 
-class ItemReader:
-    """Turns the items of one response into deltas. An item may come in pieces, whole, or both; it is returned once."""
+class ResponseReader(EventReader):
+    """Reads one response. An item, known by its index in the output, may come in pieces, whole, or both."""
 
     def __init__(self) -> None:
+        super().__init__()
         # The items of which something was returned, and the index of each item that is a call.
-        self._read_keys: set[ItemKey] = set()
-        self._calls: dict[ItemKey, int] = {}
+        self._read_keys: set[int] = set()
+        self._calls: dict[int, int] = {}
         # Items of tools that DeepSeek runs itself: as they began, and when they are complete.
-        self._server_items: dict[ItemKey, Mapping[str, Any]] = {}
-        self._whole: set[ItemKey] = set()
+        self._server_items: dict[int, Mapping[str, Any]] = {}
+        self._whole: set[int] = set()
         # How many sources of each text were returned.
-        self._cited: dict[ItemKey, int] = {}
+        self._cited: dict[int, int] = {}
         # How many searches succeeded; pages read do not count.
         self._searches = 0
 
-    def finish(self, response: object) -> list[Delta]:
+    def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
+        deltas = super()._read_event(events, data)
+        events.is_done = events.is_done or any(delta.finish_reason for delta in deltas)
+        return deltas
+
+    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        key, piece, item = count_of(chunk, "output_index"), chunk.get("delta"), as_object(chunk.get("item"))
+        match chunk.get("type"):
+            case "response.reasoning_text.delta":
+                return self._read_reasoning(key, piece)
+            case "response.output_text.delta":
+                return _with_logprobs(self._read_text(key, piece), chunk.get("logprobs"))
+            case "response.output_item.added":
+                # A call or an item of a tool; all others begin with their first piece.
+                if key in self._server_items or not _is_server_item(item):
+                    return self._begin_call(key, item)
+                self._server_items[key] = item
+                return _piece(key, item, "in_progress")
+            case "response.web_search_call.searching" if key in self._server_items and key not in self._whole:
+                return _piece(key, self._server_items[key], "searching")
+            case "response.output_text.annotation.added":
+                return self._cite(key, [chunk.get("annotation")])
+            case "response.function_call_arguments.delta":
+                return self._read_arguments(key, piece)
+            case "response.output_item.done":
+                return self._read_item(key, item)
+            case "response.completed" | "response.incomplete" | "response.failed" as kind:
+                response = as_object(chunk.get("response"))
+                return self.finish({**response, "status": kind.removeprefix("response.")})
+            case kind if kind == "error" or chunk.get("error"):
+                # Gateways send an error object without a type.
+                raise chat_api.failure(chunk)
+        return []
+
+    def finish(self, response: Mapping[str, Any]) -> list[Delta]:
         """The deltas of the response object at the end: items that did not come before, and the finish_reason."""
-        response = as_object(response)
-        if response.get("error") or response.get("status") in ("failed", "cancelled"):
+        status, output = response.get("status"), response.get("output")
+        if response.get("error") or status in ("failed", "cancelled"):
             raise chat_api.failure(response)
-        if response.get("status") in ("queued", "in_progress"):
+        if status in ("queued", "in_progress"):
             raise UpstreamFailed("DeepSeek's answer is not finished, and it keeps none to be asked for again.")
-        output = response.get("output")
         # Items that began and did not end: as the response has them, or as far as they came.
         known = {as_text(item.get("id")): item for item in map(as_object, as_list(output))}
         deltas: list[Delta] = []
@@ -216,75 +248,60 @@ class ItemReader:
             if not isinstance(output, list):
                 # The client would get an empty success.
                 raise UpstreamFailed("DeepSeek's answer has no output.")
-            deltas = [delta for key, item in enumerate(output) for delta in self.read_item(key, item)]
+            deltas = [delta for key, item in enumerate(output) for delta in self._read_item(key, as_object(item))]
         finish_reason = "tool_calls" if self._calls else "stop"
-        if response.get("status") == "incomplete":
+        if status == "incomplete":
             reason = as_object(response.get("incomplete_details")).get("reason")
             finish_reason = _FINISHES.get(reason if isinstance(reason, str) else None, _UNKNOWN_END)
         return [*deltas, Delta(finish_reason=finish_reason, usage=usage(response.get("usage"), self._searches))]
 
-    def read_item(self, key: ItemKey, item: object) -> list[Delta]:
+    def _read_item(self, key: int, item: Mapping[str, Any]) -> list[Delta]:
         """The deltas of a whole item, without what came in pieces before."""
-        if not isinstance(item, dict):
-            return []
         match item.get("type"):
             case "reasoning":
-                return self.reasoning(key, _text(item, "reasoning_text"), is_whole=True)
+                return self._read_reasoning(key, _text(item, "reasoning_text"), is_whole=True)
             case "message":
-                text = self.text(key, _text(item, "output_text"), is_whole=True)
-                sources = self.cite(key, _parts(item, "annotations"), is_whole=True)
+                text = self._read_text(key, _text(item, "output_text"), is_whole=True)
+                sources = self._cite(key, _parts(item, "annotations")[self._cited.get(key, 0) :])
                 return _with_logprobs(text, _parts(item, "logprobs")) + sources
             case "function_call":
-                return self.call(key, item) + self.arguments(key, item.get("arguments"), is_whole=True)
+                return self._begin_call(key, item) + self._read_arguments(key, item.get("arguments"), is_whole=True)
             case _:
                 return self._read_server_item(key, item)
 
-    def begin(self, key: ItemKey, item: object) -> list[Delta]:
-        """A call or an item of a tool begins; all others begin with their first piece."""
-        if key in self._server_items or not _is_server_item(item):
-            return self.call(key, item)
-        self._server_items[key] = as_object(item)
-        return _piece(key, self._server_items[key], "in_progress")
-
-    def step(self, key: ItemKey, step: str) -> list[Delta]:
-        is_open = key in self._server_items and key not in self._whole
-        return _piece(key, self._server_items[key], step) if is_open else []
-
-    def cite(self, key: ItemKey, annotations: Sequence[object], *, is_whole: bool = False) -> list[Delta]:
-        if is_whole:
-            annotations = annotations[self._cited.get(key, 0) :]
+    def _cite(self, key: int, annotations: Sequence[object]) -> list[Delta]:
         citations = tuple(annotation for annotation in annotations if isinstance(annotation, dict))
         self._cited[key] = self._cited.get(key, 0) + len(annotations)
         return [Delta(server=ServerDelta(citations=citations))] if citations else []
 
-    def reasoning(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
+    def _read_reasoning(self, key: int, text: object, *, is_whole: bool = False) -> list[Delta]:
         return [Delta(reasoning=new)] if (new := self._unread(key, text, is_whole)) else []
 
-    def text(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
+    def _read_text(self, key: int, text: object, *, is_whole: bool = False) -> list[Delta]:
         return [Delta(text=new)] if (new := self._unread(key, text, is_whole)) else []
 
-    def call(self, key: ItemKey, item: object) -> list[Delta]:
+    def _begin_call(self, key: int, item: Mapping[str, Any]) -> list[Delta]:
         """A call begins; its arguments follow."""
-        if key in self._calls or not isinstance(item, dict) or item.get("type") != "function_call":
+        if key in self._calls or item.get("type") != "function_call":
             return []
         index = self._calls[key] = len(self._calls)
         call_id = as_text(item.get("call_id")) or new_call_id()
         return [Delta(calls=(CallPiece(index, call_id, as_text(item.get("name"))),))]
 
-    def arguments(self, key: ItemKey, text: object, *, is_whole: bool = False) -> list[Delta]:
+    def _read_arguments(self, key: int, text: object, *, is_whole: bool = False) -> list[Delta]:
         # Arguments of a call without a name come again with the name.
         if key not in self._calls or not (new := self._unread(key, text, is_whole)):
             return []
         return [Delta(calls=(CallPiece(self._calls[key], arguments=new),))]
 
-    def _unread(self, key: ItemKey, text: object, is_whole: bool) -> str:
+    def _unread(self, key: int, text: object, is_whole: bool) -> str:
         if is_whole and key in self._read_keys:
             return ""
         if new := as_text(text):
             self._read_keys.add(key)
         return new
 
-    def _read_server_item(self, key: ItemKey, item: Mapping[str, Any]) -> list[Delta]:
+    def _read_server_item(self, key: int, item: Mapping[str, Any]) -> list[Delta]:
         if key in self._whole or not _is_server_item(item):
             return []
         self._server_items[key] = item
@@ -295,12 +312,12 @@ class ItemReader:
         return _piece(key, item, "completed")
 
 
-def _is_server_item(item: object) -> bool:
-    kind = as_object(item).get("type")
+def _is_server_item(item: Mapping[str, Any]) -> bool:
+    kind = item.get("type")
     return isinstance(kind, str) and server_tools.is_server_item(kind)
 
 
-def _piece(key: ItemKey, item: Mapping[str, Any], step: str) -> list[Delta]:
+def _piece(key: int, item: Mapping[str, Any], step: str) -> list[Delta]:
     return [Delta(server=ServerDelta((ServerPiece(key, item, step),)))]
 
 
@@ -340,43 +357,6 @@ def _parts(item: Mapping[str, Any], name: str) -> list[Any]:
     """The entries of a list that each part of a text has."""
     parts = map(as_object, as_list(item.get("content")))
     return [entry for part in parts for entry in as_list(part.get(name))]
-
-
-class ResponseReader(EventReader):
-    def __init__(self) -> None:
-        super().__init__()
-        self._items = ItemReader()
-
-    def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:
-        deltas = super()._read_event(events, data)
-        events.is_done = events.is_done or any(delta.finish_reason for delta in deltas)
-        return deltas
-
-    def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        items, key = self._items, count_of(chunk, "output_index")
-        match chunk.get("type"):
-            case "response.reasoning_text.delta":
-                return items.reasoning(key, chunk.get("delta"))
-            case "response.output_text.delta":
-                return _with_logprobs(items.text(key, chunk.get("delta")), chunk.get("logprobs"))
-            case "response.output_item.added":
-                return items.begin(key, chunk.get("item"))
-            case "response.web_search_call.searching":
-                return items.step(key, "searching")
-            case "response.output_text.annotation.added":
-                return items.cite(key, [chunk.get("annotation")])
-            case "response.function_call_arguments.delta":
-                return items.arguments(key, chunk.get("delta"))
-            case "response.output_item.done":
-                return items.read_item(key, chunk.get("item"))
-            case "response.completed" | "response.incomplete" | "response.failed" as kind:
-                response = as_object(chunk.get("response"))
-                return items.finish({**response, "status": kind.removeprefix("response.")})
-            case kind if kind == "error" or chunk.get("error"):
-                # Gateways send an error object without a type.
-                raise chat_api.failure(chunk)
-            case _:
-                return []
 
 
 RESPONSES = UpstreamApi("/responses", payload, _encode, ResponseReader, response_deltas, runs_server_tools=True)
