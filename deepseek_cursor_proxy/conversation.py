@@ -319,7 +319,6 @@ class Reply:
     """Adds up the deltas of one answer. Used by the one thread that runs the exchange.
 
     An answer is held as the pieces that came, and joined once, when its message is asked for: a long one stays linear.
-    If an upstream answers with more choices than one, the first counts.
     """
 
     # All of an answer is held until it is stored. A million tokens are four million characters: what is longer than
@@ -334,7 +333,6 @@ class Reply:
         self._foreign_names: dict[str, None] = {}
         # How many pieces of reasoning came under another name only.
         self._foreign_pieces = 0
-        self._choice: int | None = None
         self.finish_reason: str | None = None
         self._reasoning: list[str] = []
         self._text: list[str] = []
@@ -348,15 +346,11 @@ class Reply:
 
     def add(self, delta: Delta) -> None:
         # All at once, because this runs for every chunk: fields by name take longer.
-        choice, reasoning, text, calls, finish_reason, usage, chunk, _, foreign, server = delta
+        _, reasoning, text, calls, finish_reason, usage, chunk, _, foreign, server = delta
         self.size += delta.size if calls else len(reasoning or "") + len(text or "")
         if usage is not None:
             self.usage = usage
         if chunk is not None and not chunk.get("choices"):
-            return
-        if self._choice is None:
-            self._choice = choice
-        elif choice != self._choice:
             return
         self._message = None
         if reasoning:

@@ -87,7 +87,7 @@ class TokenLogprobs:
         self._is_damaged = False
 
     def add(self, delta: Delta) -> None:
-        if delta.chunk is None or delta.choice:
+        if delta.chunk is None:
             return
         choice = as_object(next(iter(as_list(delta.chunk.get("choices"))), None))
         logprobs = as_object(choice.get("logprobs"))

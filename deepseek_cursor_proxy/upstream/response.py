@@ -122,7 +122,7 @@ class UpstreamResponse:
                 body = decode_upstream_json(self.read(_MAX_ERROR_BYTES))
                 # Some gateways refuse with the status of a success.
                 if isinstance(body, dict):
-                    chat_api.chunk_deltas(body)
+                    chat_api.chunk_delta(body)
         raise UpstreamFailed(
             f"{self.destination.name} answered with {safe_text(kind, 60)}, which is not an event stream. Check "
             f"{self.destination.setting}."

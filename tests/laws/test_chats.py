@@ -16,7 +16,7 @@ from unittest import mock
 from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Batches, Message, Reply
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_api, chat_stream
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter
@@ -66,11 +66,11 @@ def chunks(answer: Answer, stream: bool) -> Batches:
     payload = {"model": "deepseek-v4-pro", "messages": [], "stream": stream, "thinking": {"type": "enabled"}}
     completion = Completion(answer, payload, PrefixCache(), "1", 0)
     if not stream:
-        yield list(chat_api.completion_deltas(json.loads(completion.body())))
+        yield list(chat_stream.read_completion(json.loads(completion.body())))
         return
     for event in sse.Parser().feed(b"".join(completion.events())):
         if isinstance(event, sse.Event) and event.data != "[DONE]":
-            yield list(chat_api.chunk_deltas(json.loads(event.data)))
+            yield [chat_api.chunk_delta(json.loads(event.data))]
 
 
 class TestEcho(unittest.TestCase):

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.chat_memory import Chat
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, StreamReader, ThinkSplitter
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, StreamReader, read_completion
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
-from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
 from deepseek_cursor_proxy.redaction import hide_texts
 
 
@@ -36,7 +35,7 @@ class UpstreamApi(NamedTuple):
     is_unversioned: bool = False
 
 
-CHAT = UpstreamApi("/chat/completions", chat_api.payload, chat_api.encode, StreamReader, chat_api.completion_deltas)
+CHAT = UpstreamApi("/chat/completions", chat_api.payload, chat_api.encode, StreamReader, read_completion)
 
 
 def chat_of(host: Host) -> UpstreamApi:
@@ -51,7 +50,7 @@ def chat_of(host: Host) -> UpstreamApi:
         partial(chat_api.payload, host=shown),
         partial(chat_api.encode, host=host),
         partial(StreamReader, splits_think=splits_think),
-        _read_think_answer if splits_think else chat_api.completion_deltas,
+        partial(read_completion, splits_think=splits_think),
         host,
     )
 
@@ -59,13 +58,5 @@ def chat_of(host: Host) -> UpstreamApi:
 def with_server_tools(chat: UpstreamApi) -> UpstreamApi:
     """The same chat completions API, for a request with tools that DeepSeek runs itself."""
     open_reader = partial(StreamReader, has_server_tools=True)
-    return chat._replace(read_answer=_read_searched_answer, open_reader=open_reader, runs_server_tools=True)
-
-
-def _read_searched_answer(body: Mapping[str, Any]) -> list[Delta]:
-    return FieldFinder("message").mark(chat_api.completion_deltas(body), body)
-
-
-def _read_think_answer(body: Mapping[str, Any]) -> list[Delta]:
-    splitter = ThinkSplitter()
-    return [chat_api.with_reasoning(splitter.split(each, is_whole=True)) for each in chat_api.completion_deltas(body)]
+    read_answer = partial(read_completion, has_server_tools=True)
+    return chat._replace(open_reader=open_reader, read_answer=read_answer, runs_server_tools=True)

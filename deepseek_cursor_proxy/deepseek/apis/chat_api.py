@@ -288,34 +288,35 @@ def count_prompts(messages: Sequence[Mapping[str, Any]]) -> int:
     return next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
 
 
-def completion_deltas(body: Mapping[str, Any]) -> list[Delta]:
-    """One delta per choice of a whole completion."""
-    calls = AnswerCalls()
-    deltas = [calls.repair(delta, "message") for delta in chunk_deltas(body, "message")]
-    choices = as_list(body.get("choices"))
-    if not choices or not all(isinstance(as_object(choice).get("message"), dict) for choice in choices):
-        # A choice without a message would reach the client as an empty success.
-        raise UpstreamFailed("DeepSeek's answer has no choices, or one without a message.")
-    return deltas
-
-
-def chunk_deltas(body: Mapping[str, Any], part: str = "delta") -> list[Delta]:
-    """One delta per choice of a chunk (or completion, with `part` "message"); one delta if it has no choices."""
+def chunk_delta(body: Mapping[str, Any], part: str = "delta") -> Delta:
+    """The delta of a chunk (or completion, with `part` "message") and its one choice: no call asks for more."""
     if body.get("error"):
         raise failure(body)
     if "error" in body:
         # Some gateways send `"error": null` in every chunk, and some clients test for the key alone.
         body = {name: value for name, value in body.items() if name != "error"}
-    choices = [choice for choice in as_list(body.get("choices")) if isinstance(choice, dict)]
+    choices = body.get("choices")
     usage = _usage(body["usage"]) if body.get("usage") is not None else None
-    if not choices:
-        return [Delta(usage=usage, chunk={**body, "choices": []})]
-    if len(choices) == 1 and len(body["choices"]) == 1:
-        return [_delta(choices[0], part, usage, body)]
-    # The usage counts once, with the last choice.
-    without_usage = {name: value for name, value in body.items() if name != "usage"}
-    deltas = [_delta(choice, part, None, {**without_usage, "choices": [choice]}) for choice in choices[:-1]]
-    return [*deltas, _delta(choices[-1], part, usage, {**body, "choices": [choices[-1]]})]
+    if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
+        return Delta(usage=usage, chunk={**body, "choices": []})
+    choice, foreign = choices[0], None
+    fields: Mapping[str, Any] = as_object(choice.get(part))
+    if fields.get("reasoning") is not None or fields.get("reasoning_details"):
+        fields, foreign = read_reasoning(fields)
+        choice = {**choice, part: fields}
+        body = {**body, "choices": [choice]}
+    finish = choice.get("finish_reason")
+    reasoning, content, entries = fields.get("reasoning_content"), fields.get("content"), fields.get("tool_calls")
+    delta = Delta(
+        0,
+        reasoning if isinstance(reasoning, str) else None,
+        content if isinstance(content, str) or content is None else _parts_text(content),
+        tuple([_piece(at, as_object(call)) for at, call in enumerate(as_list(entries))]) if entries else (),
+        finish if isinstance(finish, str) else None,
+        usage,
+        body,
+    )
+    return delta if foreign is None else delta._replace(foreign=foreign)
 
 
 def with_reasoning(delta: Delta) -> Delta:
@@ -339,27 +340,6 @@ def error_message(body: Mapping[str, Any]) -> str:
     if isinstance(error, dict):
         error = error.get("message")
     return error if isinstance(error, str) else ""
-
-
-def _delta(choice: Mapping[str, Any], part: str, usage: Mapping[str, Any] | None, chunk: Mapping[str, Any]) -> Delta:
-    fields: Mapping[str, Any] = as_object(choice.get(part))
-    foreign = None
-    if fields.get("reasoning") is not None or fields.get("reasoning_details"):
-        fields, foreign = read_reasoning(fields)
-        choice = {**choice, part: fields}
-        chunk = {**chunk, "choices": [choice]}
-    index, finish = choice.get("index", 0), choice.get("finish_reason")
-    reasoning, content, entries = fields.get("reasoning_content"), fields.get("content"), fields.get("tool_calls")
-    delta = Delta(
-        index if isinstance(index, int) and 0 <= index < _MAX_INDEX else 0,
-        reasoning if isinstance(reasoning, str) else None,
-        content if isinstance(content, str) or content is None else _parts_text(content),
-        tuple([_piece(at, as_object(call)) for at, call in enumerate(as_list(entries))]) if entries else (),
-        finish if isinstance(finish, str) else None,
-        usage,
-        chunk,
-    )
-    return delta if foreign is None else delta._replace(foreign=foreign)
 
 
 def _piece(position: int, call: Mapping[str, Any]) -> CallPiece:
@@ -429,10 +409,10 @@ class AnswerCalls:
     """
 
     def __init__(self) -> None:
-        # By choice and index of the host: the call that began last there.
-        self._calls: dict[tuple[int, int], _Call] = {}
-        # By choice, in the order they began.
-        self._begun: dict[int, list[_Call]] = {}
+        # By index of the host: the call that began last there.
+        self._calls: dict[int, _Call] = {}
+        # In the order they began.
+        self._begun: list[_Call] = []
 
     def repair(self, delta: Delta, part: str) -> Delta:
         """The delta as clients need it; `part` is where its chunk has the calls."""
@@ -440,33 +420,32 @@ class AnswerCalls:
             entries = delta.chunk["choices"][0][part]["tool_calls"] if delta.chunk is not None else ()
             # Only a stream needs the index.
             has_index = part == "message" or all(as_object(entry).get("index") is not None for entry in entries)
-            if not (has_index and self._continues(delta)):
+            if not (has_index and all(map(self._is_plain, delta.calls))):
                 has_index = has_index or len(delta.calls) > 1
-                calls = tuple([self._find(delta.choice, piece, has_index).add(piece) for piece in delta.calls])
+                calls = tuple([self._find(piece, has_index).add(piece) for piece in delta.calls])
                 delta = delta if calls == delta.calls else delta._replace(calls=calls)
-        if delta.finish_reason == "stop" and any(call.name for call in self._begun.get(delta.choice, ())):
+        if delta.finish_reason == "stop" and any(call.name for call in self._begun):
             return delta._replace(finish_reason="tool_calls")
         return delta
 
-    def _continues(self, delta: Delta) -> bool:
-        """Whether every piece continues a call that lacks nothing, as nearly all do."""
-        for piece in delta.calls:
-            known = self._calls.get((delta.choice, piece.index))
-            if known is None or known.id != known.host_id or known.index != piece.index or piece.name or piece.id:
-                return False
-        return True
+    def _is_plain(self, piece: CallPiece) -> bool:
+        """Whether a piece continues a call that lacks nothing, as nearly all do."""
+        known = self._calls.get(piece.index)
+        if known is None or piece.name or piece.id:
+            return False
+        return known.id == known.host_id and known.index == piece.index
 
-    def _find(self, choice: int, piece: CallPiece, has_index: bool) -> "_Call":
+    def _find(self, piece: CallPiece, has_index: bool) -> "_Call":
         """The call that a piece belongs to, which may begin with it."""
-        begun = self._begun.setdefault(choice, [])
+        begun = self._begun
         if has_index:
-            known = self._calls.get((choice, piece.index))
+            known = self._calls.get(piece.index)
         else:
             same = [call for call in begun if piece.id and piece.id == call.host_id]
             known = next(iter((same or begun)[-1:]), None)
         if known is None or not known.is_continued_by(piece):
             used = [call.index for call in begun]
-            known = self._calls[choice, piece.index] = _Call(piece.index if piece.index not in used else max(used) + 1)
+            known = self._calls[piece.index] = _Call(piece.index if piece.index not in used else max(used) + 1)
             begun.append(known)
         return known
 

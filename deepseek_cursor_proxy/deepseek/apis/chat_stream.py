@@ -23,7 +23,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, ForeignReasoning, Heartbeat, Reply, Run
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_api import AnswerCalls, completion_deltas
+from deepseek_cursor_proxy.deepseek.apis.chat_api import AnswerCalls
 from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
@@ -162,12 +162,26 @@ class StreamReader(EventReader):
         return deltas
 
     def _deltas(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        deltas = chat_api.chunk_deltas(chunk)
-        if len(deltas) > 1 or deltas[0].calls or deltas[0].finish_reason:
-            deltas = [self._calls.repair(delta, "delta") for delta in deltas]
+        delta = chat_api.chunk_delta(chunk)
+        if delta.calls or delta.finish_reason:
+            delta = self._calls.repair(delta, "delta")
         if self._splitter is not None:
-            deltas = [self._splitter.split(delta) for delta in deltas]
-        return deltas if self._finder is None else self._finder.mark(deltas, chunk)
+            delta = self._splitter.split(delta)
+        return [delta if self._finder is None else self._finder.mark(delta)]
+
+
+def read_completion(
+    body: Mapping[str, Any], *, splits_think: bool = False, has_server_tools: bool = False
+) -> list[Delta]:
+    """The delta of a whole completion; the options are those of StreamReader."""
+    delta = AnswerCalls().repair(chat_api.chunk_delta(body, "message"), "message")
+    choices = (delta.chunk or {})["choices"]
+    if not choices or not isinstance(choices[0].get("message"), dict):
+        # It would reach the client as an empty success.
+        raise UpstreamFailed("DeepSeek's answer has no choices, or one without a message.")
+    if splits_think:
+        delta = chat_api.with_reasoning(ThinkSplitter().split(delta, is_whole=True))
+    return [FieldFinder("message").mark(delta) if has_server_tools else delta]
 
 
 OPENING, CLOSING = "<think>", "</think>"
@@ -179,18 +193,18 @@ def begins_with_block(content: str) -> bool:
 
 
 class ThinkSplitter:
-    """Splits the choices of one answer. Used by the thread that reads it."""
+    """Splits one answer; what may become a tag is held back until the next piece, or the end. Used by one thread."""
 
     def __init__(self) -> None:
-        self._choices: dict[int, _Splitter] = {}
+        # Before the opening tag, inside the block, in the white space after it, or in the text.
+        self._place = "start"
+        self._held = ""
 
     def split(self, delta: Delta, *, is_whole: bool = False) -> Delta:
         """The delta with the reasoning in its content as reasoning."""
         if not delta.text and not delta.finish_reason:
             return delta
-        is_end = is_whole or bool(delta.finish_reason)
-        splitter = self._choices.setdefault(delta.choice, _Splitter())
-        reasoning, text = splitter.feed(delta.text or "", is_end=is_end)
+        reasoning, text = self._feed(delta.text or "", is_end=is_whole or bool(delta.finish_reason))
         if not reasoning and text == (delta.text or ""):
             return delta
         foreign = delta.foreign
@@ -199,16 +213,7 @@ class ThinkSplitter:
         reasoning = (delta.reasoning or "") + reasoning
         return delta._replace(reasoning=reasoning or None, text=text, foreign=foreign)
 
-
-class _Splitter:
-    """One choice. What may yet become a tag is held back until the next piece, or the end."""
-
-    def __init__(self) -> None:
-        # Before the opening tag, inside the block, in the white space after it, or in the text.
-        self._place = "start"
-        self._held = ""
-
-    def feed(self, piece: str, *, is_end: bool) -> tuple[str, str]:
+    def _feed(self, piece: str, *, is_end: bool) -> tuple[str, str]:
         """The reasoning and the text that are decided with this piece."""
         held, reasoning, text = self._held + piece, "", ""
         if self._place == "start":
@@ -274,9 +279,7 @@ def join_stream(batches: Batches, *, has_server_tools: bool) -> Batches:
                 if isinstance(item, Delta):
                     joined.add(item)
             yield [Heartbeat()]
-    body = joined.body()
-    deltas = completion_deltas(body)
-    yield [*(FieldFinder("message").mark(deltas, body) if has_server_tools else deltas)]
+    yield [*read_completion(joined.body(), has_server_tools=has_server_tools)]
 
 
 class _Completion:

@@ -194,24 +194,17 @@ class FieldFinder:
     def __init__(self, part: str) -> None:
         # `delta` in a chunk, `message` in a completion.
         self._part = part
-        self._found: set[int] = set()
+        self._has_found = False
 
-    def mark(self, deltas: Sequence[Delta], body: Mapping[str, Any]) -> list[Delta]:
-        """The deltas that were read from a chunk or completion."""
-        choices = [entry for entry in as_list(body.get("choices")) if isinstance(entry, dict)]
-        if len(choices) != len(deltas):
-            return list(deltas)
-        messages = [as_object(choice.get(self._part)) for choice in choices]
-        return [self._mark(delta, message) for delta, message in zip(deltas, messages, strict=True)]
-
-    def _mark(self, delta: Delta, message: Mapping[str, Any]) -> Delta:
+    def mark(self, delta: Delta) -> Delta:
+        choices = (delta.chunk or {}).get("choices")
+        message = as_object(choices[0].get(self._part)) if choices else {}
         if _fields(message):
             # One item for all of them: see above.
-            step = "in_progress" if delta.choice in self._found else "completed"
-            self._found.add(delta.choice)
+            step = "in_progress" if self._has_found else "completed"
+            self._has_found = True
             delta = delta._replace(server=ServerDelta((ServerPiece("fields", {"type": "fields"}, step),)))
-        content = message.get("content")
-        if not isinstance(content, list) or delta.chunk is None:
+        if not isinstance(message.get("content"), list):
             return delta
         # Marked, it reaches the client with its blocks.
         return delta._replace(server=delta.server or ServerDelta())

@@ -43,13 +43,6 @@ class TestReply(unittest.TestCase):
     def test_an_answer_without_reasoning_has_empty_reasoning_not_unknown(self) -> None:
         self.assertEqual("", reply_of(Delta(text="Hi")).message().reasoning)
 
-    def test_of_several_choices_the_first_counts(self) -> None:
-        """No call asks for more than one."""
-        reply = reply_of(Delta(choice=1, text="a"), Delta(text="b", finish_reason="stop"))
-        self.assertEqual(("a", False), (reply.message().content, reply.is_finished))
-        reply.add(Delta(choice=1, finish_reason="stop"))
-        self.assertTrue(reply.is_finished)
-
     def test_a_usage_chunk_is_no_choice(self) -> None:
         reply = reply_of(Delta(usage={"total_tokens": 1}, chunk={"choices": [], "model": "m"}))
         self.assertTrue(reply.is_empty)

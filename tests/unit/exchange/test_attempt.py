@@ -5,8 +5,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.apis.chat_api import completion_deltas
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, read_completion
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.exchange.attempt import read_stream, read_whole
 from tests.unit.exchange.fakes import DONE, FakeResponse, Piece, event
@@ -61,7 +60,7 @@ class TestStream(unittest.TestCase):
 
 class TestWhole(unittest.TestCase):
     def read(self, *pieces: Piece) -> list[Any]:
-        return list(read_whole(FakeResponse(*pieces), completion_deltas))  # type: ignore[arg-type]
+        return list(read_whole(FakeResponse(*pieces), read_completion))  # type: ignore[arg-type]
 
     def test_a_whole_answer_is_one_batch_to_store_behind_its_heartbeats(self) -> None:
         body = {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}

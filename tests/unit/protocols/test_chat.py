@@ -6,7 +6,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_api, chat_stream
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter
@@ -16,12 +16,12 @@ REQUEST = ChatRequest("asked", "deepseek-v4-pro", (user("hi"),), stream=True)
 CHOICE = {"index": 0, "delta": {"role": "assistant", "content": "Hi"}, "finish_reason": None, "logprobs": None}
 CHUNK: dict[str, Any] = {"id": "1", "object": "chat.completion.chunk", "created": 5, "model": "deepseek-v4-pro"}
 CHUNK |= {"system_fingerprint": "fp", "novelty": {"kept": True}, "choices": [CHOICE]}
-(DELTA,) = chat_api.chunk_deltas(CHUNK)
+DELTA = chat_api.chunk_delta(CHUNK)
 
 
 def chunk_deltas(fields: dict[str, Any], finish: str | None = None, **more: Any) -> list[Delta | Heartbeat]:
     choice = {"index": 0, "delta": fields, "finish_reason": finish}
-    return list(chat_api.chunk_deltas({**CHUNK, "choices": [choice], **more}))
+    return [chat_api.chunk_delta({**CHUNK, "choices": [choice], **more})]
 
 
 def source(*batches: list[Delta | Heartbeat], error: Exception | None = None) -> Batches:
@@ -79,7 +79,7 @@ class TestChatStream(unittest.TestCase):
 
     def test_content_of_another_choice_does_not_divide_a_finish(self) -> None:
         [finish] = chunk_deltas({"content": "end"}, "stop")
-        other = chat_api.chunk_deltas({**CHUNK, "choices": [{**CHOICE, "index": 1}]})
+        other = [chat_api.chunk_delta(CHUNK)._replace(choice=1)]
         *chunks, _ = events(written([finish], [*other]))
         found = [(chunk["choices"][0]["index"], chunk["choices"][0]["finish_reason"]) for chunk in chunks]
         self.assertEqual([(1, None), (0, "stop")], found)
@@ -178,7 +178,7 @@ class TestCustomCalls(unittest.TestCase):
         call = {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": '{"input": "a\\nb"}'}}
         other = {"id": "d", "type": "function", "function": {"name": "Read", "arguments": '{"input": "a"}'}}
         body = {"choices": [{"index": 0, "message": {"content": None, "tool_calls": [call, other]}}]}
-        reply = completion(self.CUSTOM, chat_api.completion_deltas(body))
+        reply = completion(self.CUSTOM, chat_stream.read_completion(body))
         raised = {**call, "function": {"name": "ApplyPatch", "arguments": "a\nb"}}
         self.assertEqual([raised, other], reply["choices"][0]["message"]["tool_calls"])
 
@@ -187,7 +187,7 @@ class TestCompletion(unittest.TestCase):
     def test_a_completion_keeps_reasoning_that_its_text_shows(self) -> None:
         message = {"role": "assistant", "content": "Hi", "reasoning_content": "hm"}
         body = {**CHUNK, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-        [delta] = chat_api.completion_deltas(body)
+        (delta,) = chat_stream.read_completion(body)
         shown = completion(REQUEST, [delta._replace(text="<think>hm</think>Hi", reasoning=None)])
         expected = {**message, "content": "<think>hm</think>Hi"}
         self.assertEqual(expected, shown["choices"][0]["message"])
@@ -196,7 +196,7 @@ class TestCompletion(unittest.TestCase):
         calls = [{"id": "a", "type": "function"}]
         fields = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": calls}
         body = {"id": "1", "model": "x", "novelty": 1, "choices": [{"index": 0, "message": fields}], "usage": {}}
-        (delta,) = chat_api.completion_deltas(body)
+        (delta,) = chat_stream.read_completion(body)
         reply = completion(REQUEST, [delta._replace(text="shown")])
         self.assertEqual({**fields, "content": "shown"}, reply["choices"][0]["message"])
         self.assertEqual(("asked", 1, {}), (reply["model"], reply["novelty"], reply["usage"]))
@@ -204,6 +204,6 @@ class TestCompletion(unittest.TestCase):
     def test_a_completion_has_every_choice(self) -> None:
         choices = [{"index": index, "message": {"content": str(index)}} for index in range(3)]
         body = {"choices": choices, "usage": {"total_tokens": 1}}
-        reply = completion(REQUEST, chat_api.completion_deltas(body))
+        reply = completion(REQUEST, chat_stream.read_completion(body))
         self.assertEqual(choices, reply["choices"])
         self.assertEqual({"total_tokens": 1}, reply["usage"])

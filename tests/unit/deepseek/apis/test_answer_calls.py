@@ -4,7 +4,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_api, chat_stream
 from deepseek_cursor_proxy.deepseek.apis.chat_api import AnswerCalls
 from deepseek_cursor_proxy.reasoning.identity import is_unique_id
 from tests.support.chunks import written_chunk, written_completion
@@ -29,7 +29,7 @@ def repaired(*chunks: dict[str, Any]) -> tuple[list[dict[str, Any]], Message]:
     """The entries of `tool_calls` that the client gets for these chunks, and the message that is stored."""
     calls, reply, entries = AnswerCalls(), Reply(), []
     for each in chunks:
-        for delta in chat_api.chunk_deltas(each):
+        for delta in [chat_api.chunk_delta(each)]:
             delta = calls.repair(delta, "delta")
             reply.add(delta)
             entries += written_chunk(delta)["choices"][0]["delta"].get("tool_calls", [])
@@ -43,7 +43,7 @@ class TestIndexes(unittest.TestCase):
         calls = AnswerCalls()
         begun = entry("f", index=0, id="a", type="function")
         for each in (chunk(begun), chunk(entry(arguments="{}", index=0)), chunk(entry(index=0, id=None))):
-            (delta,) = chat_api.chunk_deltas(each)
+            delta = chat_api.chunk_delta(each)
             self.assertIs(delta, calls.repair(delta, "delta"))
 
     def test_a_piece_with_another_id_and_a_name_begins_a_call(self) -> None:
@@ -54,11 +54,6 @@ class TestIndexes(unittest.TestCase):
         a = CallPiece(0, "a", "f")
         self.assertEqual([0, 0, 0], indexes(a, a, CallPiece(0, "other id", "")))
         self.assertEqual([0, 0, 1], indexes(CallPiece(0, "", "f"), a, CallPiece(0, "b", "f")))
-
-    def test_choices_are_counted_apart(self) -> None:
-        calls = AnswerCalls()
-        self.assertEqual([0], indexes(CallPiece(0, "a", "f"), calls=calls))
-        self.assertEqual([0], indexes(CallPiece(0, "b", "f"), choice=1, calls=calls))
 
     def test_without_ids_another_name_or_whole_arguments_begin_a_call(self) -> None:
         f, g = CallPiece(0, "", "f", "{"), CallPiece(0, "", "g", "{}")
@@ -109,7 +104,7 @@ class TestIds(unittest.TestCase):
     def test_the_calls_of_a_whole_answer_get_what_they_lack(self) -> None:
         calls = [entry("f", "{}"), entry("f", "{}", id=""), entry("g", "{}", id="a", type="function")]
         body = {"choices": [{"index": 0, "message": {"tool_calls": calls}, "finish_reason": "stop"}]}
-        (delta,) = chat_api.completion_deltas(body)
+        (delta,) = chat_stream.read_completion(body)
         choice = written_completion(delta)["choices"][0]
         found = choice["message"]["tool_calls"]
         self.assertEqual(("tool_calls", "tool_calls"), (delta.finish_reason, choice["finish_reason"]))
@@ -122,7 +117,7 @@ class TestIds(unittest.TestCase):
 class TestFinishReason(unittest.TestCase):
     def finish(self, *chunks: dict[str, Any]) -> str:
         calls = AnswerCalls()
-        deltas = [calls.repair(delta, "delta") for each in chunks for delta in chat_api.chunk_deltas(each)]
+        deltas = [calls.repair(chat_api.chunk_delta(each), "delta") for each in chunks]
         self.assertEqual(deltas[-1].finish_reason, written_chunk(deltas[-1])["choices"][0]["finish_reason"])
         return str(deltas[-1].finish_reason)
 

@@ -2,7 +2,7 @@ import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_api, chat_stream
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from tests.support.histories import TOOLS, assistant, result, system, user
@@ -109,20 +109,13 @@ class TestDeltas(unittest.TestCase):
         call = {"index": 2, "id": "c", "function": {"name": "n", "arguments": "{"}}
         fields = {"content": None, "reasoning_content": "We", "tool_calls": [call]}
         chunk = {"choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
-        (delta,) = chat_api.chunk_deltas(chunk)
+        delta = chat_api.chunk_delta(chunk)
         self.assertEqual(("We", None, (CallPiece(2, "c", "n", "{"),)), (delta.reasoning, delta.text, delta.calls))
         self.assertIs(chunk, delta.chunk)
         # A valid chunk is not copied.
         fields = {"content": None, "tool_calls": None}
         ended = {"choices": [{"index": 0, "delta": fields, "finish_reason": "stop"}]}
-        self.assertIs(ended, chat_api.chunk_deltas(ended)[0].chunk)
-
-    def test_several_choices_of_a_chunk_become_a_delta_each_with_usage_once(self) -> None:
-        chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]}
-        found = chat_api.chunk_deltas({**chunk, "usage": {"total_tokens": 1}})
-        self.assertEqual([(0, "a"), (1, "b")], [(delta.choice, delta.text) for delta in found])
-        self.assertEqual([None, {"total_tokens": 1}], [delta.usage for delta in found])
-        self.assertEqual([False, True], ["usage" in (delta.chunk or {}) for delta in found])
+        self.assertIs(ended, chat_api.chunk_delta(ended).chunk)
 
     def test_damaged_fields_of_a_chunk_are_left_out(self) -> None:
         for odd in (
@@ -136,7 +129,7 @@ class TestDeltas(unittest.TestCase):
             {},
         ):
             with self.subTest(odd):
-                for delta in chat_api.chunk_deltas(odd):
+                for delta in [chat_api.chunk_delta(odd)]:
                     self.assertIsNone(delta.text)
                     self.assertLessEqual([(piece.index, piece.id) for piece in delta.calls], [(0, "")])
                     self.assertEqual((0, None), (delta.choice, delta.finish_reason))
@@ -144,10 +137,10 @@ class TestDeltas(unittest.TestCase):
     def test_an_error_inside_a_stream_raises_upstream_failed(self) -> None:
         for body in ({"error": {"message": "overloaded"}}, {"error": "overloaded"}):
             with self.assertRaises(UpstreamFailed) as caught:
-                chat_api.chunk_deltas(body)
+                chat_api.chunk_delta(body)
             self.assertIn("overloaded", caught.exception.message)
         # A null error is none.
-        (delta,) = chat_api.chunk_deltas({"choices": [{"delta": {"content": "x"}}], "error": None})
+        delta = chat_api.chunk_delta({"choices": [{"delta": {"content": "x"}}], "error": None})
         self.assertEqual("x", delta.text)
 
     def test_a_tool_call_is_complete_when_its_arguments_are_an_object(self) -> None:
@@ -160,7 +153,7 @@ class TestDeltas(unittest.TestCase):
     def test_a_completion_without_choices_raises_upstream_failed(self) -> None:
         for body in ({}, {"choices": []}, {"choices": "no"}):
             with self.assertRaises(UpstreamFailed):
-                chat_api.completion_deltas(body)
+                chat_stream.read_completion(body)
 
     def test_cached_tokens_get_openais_name_in_usage(self) -> None:
         for usage, cached in (
@@ -169,7 +162,7 @@ class TestDeltas(unittest.TestCase):
             ({"prompt_tokens_details": {"cached_tokens": 3}, "cached_tokens": 4}, 3),
             ({"prompt_tokens_details": None, "prompt_cache_hit_tokens": 0}, 0),
         ):
-            (delta,) = chat_api.chunk_deltas({"choices": [], "usage": usage})
+            delta = chat_api.chunk_delta({"choices": [], "usage": usage})
             assert delta.usage is not None
             self.assertEqual(cached, delta.usage["prompt_tokens_details"]["cached_tokens"])
             rest = {name: delta.usage[name] for name in usage if name != "prompt_tokens_details"}

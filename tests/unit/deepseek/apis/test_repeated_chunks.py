@@ -23,7 +23,7 @@ def event(value: Any, **options: Any) -> bytes:
 
 
 def cut(raw: bytes) -> ChunkTemplate | None:
-    (delta,) = chat_api.chunk_deltas(json.loads(raw))
+    delta = chat_api.chunk_delta(json.loads(raw))
     return ChunkTemplate.derive(raw, delta)
 
 
@@ -56,7 +56,7 @@ class TestRead(unittest.TestCase):
                 with self.subTest(make("…"), **options):
                     template = template_of(chunk(make("first")), **options)
                     run, _ = read_run(template, b"".join(event(chunk(make(text)), **options) for text in TEXTS))
-                    parsed = [delta for text in TEXTS for delta in chat_api.chunk_deltas(chunk(make(text)))]
+                    parsed = [chat_api.chunk_delta(chunk(make(text))) for text in TEXTS]
                     self.assertEqual(parsed, split_run(run))
                     self.assertEqual("".join(TEXTS), run.text or run.reasoning)
 

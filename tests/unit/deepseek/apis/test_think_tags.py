@@ -62,11 +62,6 @@ class TestThinkSplitter(unittest.TestCase):
         shown = written_completion(delta._replace(reasoning=None))["choices"][0]["message"]
         self.assertEqual(("r", "a"), (shown["reasoning_content"], shown["content"]))
 
-    def test_choices_are_split_apart(self) -> None:
-        splitter = ThinkSplitter()
-        deltas = [splitter.split(Delta(choice, text=text)) for choice, text in ((0, "<think>r"), (1, "a"))]
-        self.assertEqual([("r", ""), (None, "a")], [(delta.reasoning, delta.text) for delta in deltas])
-
     def test_only_a_closed_block_is_one(self) -> None:
         self.assertTrue(begins_with_block(" <think>r</think>a"))
         self.assertFalse(begins_with_block("<think>r"))

@@ -81,7 +81,7 @@ class TestAnswers(unittest.TestCase):
     def test_a_call_gets_the_clients_name_in_its_piece_and_in_its_chunk(self) -> None:
         call = {"index": 0, "id": "c", "function": {"name": SENT, "arguments": ""}, "x": 1}
         chunk = {"id": "1", "choices": [{"index": 0, "delta": {"tool_calls": [call, {"index": 1}], "y": 2}}]}
-        deltas = chat_api.chunk_deltas(chunk)
+        deltas = [chat_api.chunk_delta(chunk)]
         [delta] = restore_names(deltas, {READ: SENT})
         self.assertEqual((CallPiece(0, "c", READ), CallPiece(1)), delta.calls)
         renamed = {**call, "type": "function", "function": {"name": READ, "arguments": ""}}

@@ -9,8 +9,8 @@ from itertools import count
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Reply, ToolCall
-from deepseek_cursor_proxy.deepseek.apis.chat_api import chunk_deltas, completion_deltas
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.apis.chat_api import chunk_delta
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, read_completion
 from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -55,7 +55,7 @@ class Answer:
         )
         self.deltas: list[Delta] = []
         for body in chunks:
-            for delta in completion_deltas(body) if part == "message" else chunk_deltas(body):
+            for delta in read_completion(body) if part == "message" else [chunk_delta(body)]:
                 is_plain = part == "delta" and calls.read_plain(delta)
                 self.deltas += [delta] if is_plain else calls.convert(delta, is_whole=part == "message")
         self.reply = Reply()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, ServerDelta, ServerPiece
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_stream
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.anthropic_request import MessageRequest
 from deepseek_cursor_proxy.protocols.anthropic_writer import PING, MessageHead, MessageWriter
@@ -98,7 +98,7 @@ class TestAnthropicStream(unittest.TestCase):
             streamed, whole = writer(), writer()
             for batch in batches(rng, stream(rng, turn)):
                 streamed.write(batch)
-            whole.write(list(chat_api.completion_deltas(completion(turn))))
+            whole.write(list(chat_stream.read_completion(completion(turn))))
             with self.subTest(seed=seed):
                 self.assertEqual(streamed.message(), whole.message())
 

@@ -5,7 +5,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.apis import chat_stream
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
 from deepseek_cursor_proxy.protocols.responses_envelope import error_object
 from tests.support.generated_answers import FUNCTION, answer, batches, stream, writer
@@ -53,7 +53,7 @@ class TestResponsesStream(unittest.TestCase):
             for batch in batches(rng, stream(rng, chunks)):
                 streamed.write(batch)
             streamed.end()
-            whole.write(list(chat_api.completion_deltas(completion(chunks))))
+            whole.write(list(chat_stream.read_completion(completion(chunks))))
             whole.end()
             with self.subTest(seed=seed):
                 self.assertEqual(streamed.response, whole.response)
