@@ -28,7 +28,7 @@ from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, with_server_tools
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, OwnNameReader, ParsedEvents, restore_names
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read, read_own_names, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import is_overflow
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools import server_tools
@@ -253,21 +253,26 @@ class Attempt:
             # The first wait for DeepSeek may be long.
             self.record_sent()
             return read_whole(self.response, partial(self._read_answer, written))
-        reader = self.api.open_reader()
+        read: Read = self.api.open_reader().read
         if self.cache is not None:
-            reader = self.cache.open_reader(reader)
+            read = self.cache.wrap(read)
         if written is not None:
-            reader = written.reader(reader)
+            read = partial(written.read, read)
         if request.sent_names:
-            reader = OwnNameReader(reader, request.sent_names)
-        return read_stream(self.response, reader, self.record_sent)
+            read = partial(read_own_names, read, self._own_names)
+        return read_stream(self.response, read, self.record_sent)
+
+    @property
+    def _own_names(self) -> dict[str, str]:
+        """The client's names of the tools that are sent under others."""
+        return {sent: name for name, sent in self.request.sent_names.items()}
 
     def _read_answer(self, written: "WrittenCalls | None", body: Mapping[str, Any]) -> list[Delta]:
         assert self.api.read_answer is not None
         deltas = self.api.read_answer(body)
         if written is not None:
             deltas = [converted for delta in deltas for converted in written.convert(delta, is_whole=True)]
-        return restore_names(deltas, self.request.sent_names) if self.request.sent_names else deltas
+        return [restore_names(delta, self._own_names) for delta in deltas] if self.request.sent_names else deltas
 
     def _open_written_calls(self) -> "WrittenCalls | None":
         """The converter of calls that the model writes as text; None if this answer is not searched for any."""
@@ -290,7 +295,7 @@ class Attempt:
 
 
 def read_stream(
-    response: UpstreamResponse | ReplayedResponse, reader: EventReader, record_sent: Callable[[], None]
+    response: UpstreamResponse | ReplayedResponse, read: Read, record_sent: Callable[[], None]
 ) -> UpstreamEvents:
     """The events of a streamed response up to its [DONE] or the first problem.
 
@@ -305,7 +310,7 @@ def read_stream(
                 yield ParsedEvents([piece])
                 continue
             for part in (piece,) if has_begun else _split_first_event(piece):
-                events = reader.read(part)
+                events = read(part)
                 if events.is_progress:
                     response.note_progress()
                 elif events.batch or part.isspace():

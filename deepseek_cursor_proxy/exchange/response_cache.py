@@ -1,6 +1,6 @@
 """The exact response cache: the same question of the same caller is answered as before, without a call.
 
-    CacheLookup        the cache in one exchange: find, open_reader, store_answer
+    CacheLookup        the cache in one exchange: find, wrap, store_answer
     AnswerRecorder     records the bytes of an answer while they are read
     ReplayedResponse   plays them again in the place of an upstream response
 
@@ -16,9 +16,10 @@ import hashlib
 import json
 import zlib
 from collections.abc import Generator, Iterator
+from functools import partial
 
 from deepseek_cursor_proxy.conversation import Heartbeat, Reply
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.json_codec import canonical_json, object_in
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
@@ -70,15 +71,15 @@ class CacheLookup:
         self._answers.count_hit(answer)
         return ReplayedResponse(answer.packed)
 
-    def open_reader(self, reader: EventReader) -> EventReader:
+    def wrap(self, read: Read) -> Read:
         """The reader of the answer: it replays a hit, or records the response from its beginning."""
         if self._is_hit:
-            return ReplayReader(reader)
+            return partial(replay, read)
         if self._recorder is None:
             # Only now that the upstream has accepted the call, and not again with a retry.
             self._answers.count_miss()
-        self._recorder = AnswerRecorder(reader)
-        return self._recorder
+        self._recorder = AnswerRecorder(read)
+        return self._recorder.read
 
     def store_answer(self, reply: Reply, tokens: Tokens | None, cost: Cost | None) -> None:
         """Store the recorded answer, which is complete, if a client can use it."""
@@ -102,12 +103,11 @@ def _is_usable(reply: Reply) -> bool:
     return reply.finish_reason == "stop" and isinstance(message.content, str) and bool(message.content.strip())
 
 
-class AnswerRecorder(EventReader):
+class AnswerRecorder:
     """Reads one stream with another reader, and keeps its bytes. Used by one thread."""
 
-    def __init__(self, reader: EventReader) -> None:
-        super().__init__()
-        self._reader = reader
+    def __init__(self, read: Read) -> None:
+        self._read = read
         self._packer = zlib.compressobj(_FASTEST)
         self._packed: list[bytes] = []
         self._size = 0
@@ -115,7 +115,7 @@ class AnswerRecorder(EventReader):
     def read(self, data: bytes) -> ParsedEvents:
         if self._size <= _MOST_BYTES:
             self._add(self._packer.compress(data))
-        return self._reader.read(data)
+        return self._read(data)
 
     def pack(self) -> bytes | None:
         """All bytes, once the stream is over; None if they are too many."""
@@ -136,19 +136,13 @@ def unpack(packed: bytes) -> Iterator[bytes]:
             yield data[at : at + _BYTES_PER_PIECE]
 
 
-class ReplayReader(EventReader):
-    """Reads a recorded stream with another reader, without its heartbeats. Used by one thread."""
-
-    def __init__(self, reader: EventReader) -> None:
-        super().__init__()
-        self._reader = reader
-
-    def read(self, data: bytes) -> ParsedEvents:
-        events = self._reader.read(data)
-        early = events.batch[: events.early_count]
-        events.early_count -= sum(isinstance(item, Heartbeat) for item in early)
-        events.batch = [item for item in events.batch if not isinstance(item, Heartbeat)]
-        return events
+def replay(read: Read, data: bytes) -> ParsedEvents:
+    """The next events of a recorded stream, without its heartbeats."""
+    events = read(data)
+    early = events.batch[: events.early_count]
+    events.early_count -= sum(isinstance(item, Heartbeat) for item in early)
+    events.batch = [item for item in events.batch if not isinstance(item, Heartbeat)]
+    return events
 
 
 class ReplayedResponse:

@@ -16,7 +16,7 @@ block that is never closed is reasoning to its end.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -64,6 +64,10 @@ class ParsedEvents:
         finally:
             # An error that is held by the object that raised it is freed by the collector only.
             self.problem = None
+
+
+# Reads the next bytes of a stream: `read` of an EventReader, or a function around it.
+Read = Callable[[bytes], ParsedEvents]
 
 
 class EventReader:
@@ -241,28 +245,14 @@ class ThinkSplitter:
         return reasoning, text
 
 
-class OwnNameReader(EventReader):
-    """Reads one stream with another reader. Used by one thread."""
-
-    def __init__(self, reader: EventReader, sent_names: Mapping[str, str]) -> None:
-        super().__init__()
-        self._reader = reader
-        self._own_names = {sent: name for name, sent in sent_names.items()}
-
-    def read(self, data: bytes) -> ParsedEvents:
-        events = self._reader.read(data)
-        own_names = self._own_names
-        events.batch = [_restore(item, own_names) if isinstance(item, Delta) else item for item in events.batch]
-        return events
+def read_own_names(read: Read, own_names: Mapping[str, str], data: bytes) -> ParsedEvents:
+    """The events with the client's names of tools in place of those that were sent."""
+    events = read(data)
+    events.batch = [restore_names(item, own_names) if isinstance(item, Delta) else item for item in events.batch]
+    return events
 
 
-def restore_names(deltas: Sequence[Delta], sent_names: Mapping[str, str]) -> list[Delta]:
-    """The deltas of an answer with the client's names."""
-    own_names = {sent: name for name, sent in sent_names.items()}
-    return [_restore(delta, own_names) for delta in deltas]
-
-
-def _restore(delta: Delta, own_names: Mapping[str, str]) -> Delta:
+def restore_names(delta: Delta, own_names: Mapping[str, str]) -> Delta:
     calls = tuple([replace(call, name=own_names.get(call.name, call.name)) for call in delta.calls])
     return delta if calls == delta.calls else delta._replace(calls=calls)
 

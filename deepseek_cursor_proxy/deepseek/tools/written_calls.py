@@ -17,7 +17,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, ForeignReasoning, ToolCall
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.rules import is_forced
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.call_markup import (
@@ -57,59 +57,77 @@ class WrittenCalls:
         self._is_forced = is_forced(request.tool_choice)
         # A completion has one text and a list of calls; the answers of other APIs have both in their order.
         self._is_completion = request.client_api == server_tools.CHAT
-        self._choices: dict[int, _Choice] = {}
+        self._answer = _Answer(self._markers, self._may_count, holds_text=self._is_forced)
         # Whether the request brings markup; None until an answer has some.
         self._is_quoting: bool | None = None
         # The calls that were made of markup, and the markup as it came.
         self.calls: list[ToolCall] = []
         self.markup: list[str] = []
 
-    def reader(self, reader: EventReader) -> EventReader:
-        """A reader of the stream that gives the converted deltas."""
-        return _ConvertedReader(reader, self)
+    def read(self, read: Read, data: bytes) -> ParsedEvents:
+        """The next events of a stream that `read` reads, converted."""
+        events = read(data)
+        batch: Batch = []
+        is_same = not events.is_over
+        for item in events.batch:
+            if isinstance(item, Delta) and not self.read_plain(item):
+                is_same = False
+                batch += self.convert(item)
+            else:
+                batch.append(item)
+        if is_same:
+            return events
+        if events.is_over:
+            # It may have broken off.
+            batch += self._release(Delta())
+        events.batch = batch
+        durable = (at for at, each in enumerate(batch) if isinstance(each, Delta) and _is_durable(each))
+        first = next(durable, None)
+        events.is_durable, events.early_count = first is not None, first or 0
+        return events
 
     def read_plain(self, delta: Delta) -> bool:
         """True if a delta stays as it is, because it can be no part of a written call; it then counts as read."""
-        choice = self._choice(delta.choice)
-        if choice.is_off:
+        answer = self._answer
+        if answer.is_off:
             return True
         if delta.finish_reason or delta.server is not None:
             return False
         if delta.calls:
-            return not (delta.text or delta.reasoning) and choice.continue_calls(delta.calls)
+            return not (delta.text or delta.reasoning) and answer.continue_calls(delta.calls)
         if delta.reasoning:
-            return not delta.text and not choice.text.has_held and choice.thinking.read_plain(delta.reasoning)
-        return not delta.text or (not choice.thinking.has_held and choice.text.read_plain(delta.text))
+            return not delta.text and not answer.text.has_held and answer.thinking.read_plain(delta.reasoning)
+        return not delta.text or (not answer.thinking.has_held and answer.text.read_plain(delta.text))
 
     def convert(self, delta: Delta, *, is_whole: bool = False) -> list[Delta]:
         """The deltas in place of one that is not plain; `is_whole`: it is all of an answer."""
-        choice = self._choice(delta.choice)
+        answer = self._answer
         if delta.calls:
             self._on_structured()
         if delta.server is not None:
             # What follows may quote the pages that DeepSeek found.
-            choice.is_off = True
-            return [*_release(choice, delta), delta]
+            answer.is_off = True
+            return [*self._release(delta), delta]
         given, before = delta, list[Delta]()
         if delta.reasoning:
-            if choice.text.has_held and not is_whole:
-                before.append(_extra(delta, text=choice.text.release()))
-            choice.foreign = delta.foreign and delta.foreign._replace(details=())
-            delta = delta._replace(reasoning=choice.thinking.feed(delta.reasoning))
-        items: list[str | CallPiece] = [choice.text.feed(delta.text)] if delta.text else []
+            if answer.text.has_held and not is_whole:
+                before.append(_extra(delta, text=answer.text.release()))
+            answer.foreign = delta.foreign and delta.foreign._replace(details=())
+            delta = delta._replace(reasoning=answer.thinking.feed(delta.reasoning))
+        items: list[str | CallPiece] = [answer.text.feed(delta.text)] if delta.text else []
         if delta.calls:
             # The text of an answer comes before its calls, line breaks and a lone < at its end too.
-            items += [*([] if choice.text.is_holding else [choice.text.release()]), *choice.add_calls(delta.calls)]
+            items += [*([] if answer.text.is_holding else [answer.text.release()]), *answer.add_calls(delta.calls)]
         reason, is_end = delta.finish_reason, is_whole or delta.finish_reason is not None
         if is_end:
-            items += self._end(choice, reason)
-            reason = "tool_calls" if reason == "stop" and choice.has_written else reason
-        if choice.thinking.has_held and (is_end or choice.thinking.is_followed_by(delta)):
-            thought = choice.thinking.release()
+            items += self._end(reason)
+            reason = "tool_calls" if reason == "stop" and answer.has_written else reason
+        if answer.thinking.has_held and (is_end or answer.thinking.is_followed_by(delta)):
+            thought = answer.thinking.release()
             if delta.reasoning is not None or is_whole:
                 delta = delta._replace(reasoning=(delta.reasoning or "") + thought)
             else:
-                before.append(_extra(delta, reasoning=thought, foreign=choice.foreign))
+                before.append(_extra(delta, reasoning=thought, foreign=answer.foreign))
         if is_whole and delta.reasoning != given.reasoning:
             delta = chat_api.with_reasoning(delta)
         deltas = self._deltas(delta._replace(finish_reason=reason), items)
@@ -117,39 +135,38 @@ class WrittenCalls:
             return [*before, given]
         return [*before, deltas[0]._replace(run=None), *deltas[1:]]
 
-    def flush(self) -> list[Delta]:
-        """Release all that is held, because the answer broke off."""
-        return [delta for index, choice in self._choices.items() for delta in _release(choice, Delta(index))]
-
-    def _choice(self, index: int) -> "_Choice":
-        choice = self._choices.get(index)
-        if choice is None:
-            choice = self._choices[index] = _Choice(self._markers, self._may_count, holds_text=self._is_forced)
-        return choice
+    def _release(self, delta: Delta) -> list[Delta]:
+        """All that is held, before this delta, as it came."""
+        answer = self._answer
+        thought, text, calls = answer.thinking.release(), answer.text.release(), answer.place([])
+        released = [_extra(delta, reasoning=thought, foreign=answer.foreign)] if thought else []
+        released += [_extra(delta, text=text)] if text else []
+        return [*released, _extra(delta, calls=tuple(calls))] if calls else released
 
     def _may_count(self) -> bool:
         if self._is_quoting is None:
             self._is_quoting = brings_markup(self._request)
         return not self._is_quoting
 
-    def _end(self, choice: "_Choice", reason: str | None) -> list[str | CallPiece]:
+    def _end(self, reason: str | None) -> list[str | CallPiece]:
         """What is held at the end of the answer: text, and the calls that are made of it."""
-        text = choice.text.take()
+        answer = self._answer
+        text = answer.text.take()
         forced = (
-            find_call(text, self._request) if self._is_forced and reason == "stop" and not choice.has_calls else None
+            find_call(text, self._request) if self._is_forced and reason == "stop" and not answer.has_calls else None
         )
         if forced is not None and not brings_json(self._request, text):
-            choice.has_written = True
-            return choice.place([ToolCall(self._new_id(), *forced)])
-        items = self._read(text, choice.text.quotes)
-        has_text = choice.text.has_words or any(isinstance(item, str) and item.strip() for item in items)
-        if choice.thinking.holds and not (has_text or choice.has_calls):
-            found = self._read("".join(choice.thinking.held), choice.thinking.quotes)
+            answer.has_written = True
+            return answer.place([ToolCall(self._new_id(), *forced)])
+        items = self._read(text, answer.text.quotes)
+        has_text = answer.text.has_words or any(isinstance(item, str) and item.strip() for item in items)
+        if answer.thinking.holds and not (has_text or answer.has_calls):
+            found = self._read("".join(answer.thinking.held), answer.thinking.quotes)
             if all(isinstance(item, ToolCall) for item in found):
-                choice.thinking.take()
+                answer.thinking.take()
                 items += found
-        choice.has_written = any(isinstance(item, ToolCall) for item in items)
-        return choice.place(items)
+        answer.has_written = any(isinstance(item, ToolCall) for item in items)
+        return answer.place(items)
 
     def _read(self, text: str, quotes: Quotes) -> list[str | ToolCall]:
         """The text and the calls of what was held. Line breaks before a block are part of it, and blanks after it."""
@@ -209,35 +226,6 @@ def _add_piece(calls: tuple[CallPiece, ...], piece: CallPiece) -> tuple[CallPiec
     )
 
 
-class _ConvertedReader(EventReader):
-    """Reads one stream with another reader, and converts what it reads. Used by one thread."""
-
-    def __init__(self, reader: EventReader, calls: WrittenCalls) -> None:
-        super().__init__()
-        self._reader = reader
-        self._calls = calls
-
-    def read(self, data: bytes) -> ParsedEvents:
-        events = self._reader.read(data)
-        batch: Batch = []
-        is_same = not events.is_over
-        for item in events.batch:
-            if isinstance(item, Delta) and not self._calls.read_plain(item):
-                is_same = False
-                batch += self._calls.convert(item)
-            else:
-                batch.append(item)
-        if is_same:
-            return events
-        if events.is_over:
-            batch += self._calls.flush()
-        events.batch = batch
-        durable = (at for at, each in enumerate(batch) if isinstance(each, Delta) and _is_durable(each))
-        first = next(durable, None)
-        events.is_durable, events.early_count = first is not None, first or 0
-        return events
-
-
 def _is_durable(delta: Delta) -> bool:
     return bool(delta.finish_reason) or delta.may_end_call
 
@@ -250,16 +238,8 @@ def _extra(delta: Delta, **fields: Any) -> Delta:
     return Delta(delta.choice, chunk=chunk, **fields)
 
 
-def _release(choice: "_Choice", delta: Delta) -> list[Delta]:
-    """All that is held of a choice, before this delta, as it came."""
-    thought, text, calls = choice.thinking.release(), choice.text.release(), choice.place([])
-    released = [_extra(delta, reasoning=thought, foreign=choice.foreign)] if thought else []
-    released += [_extra(delta, text=text)] if text else []
-    return [*released, _extra(delta, calls=tuple(calls))] if calls else released
-
-
-class _Choice:
-    """What one choice has so far: its text, its thinking, and the calls that the server sent in structured form."""
+class _Answer:
+    """What has come so far: the text, the thinking, and the calls that the server sent in structured form."""
 
     def __init__(self, markers: Markers, may_count: Callable[[], bool], *, holds_text: bool) -> None:
         self.text = _Channel(markers, may_count, holds=holds_text)
@@ -372,7 +352,7 @@ def _before_breaks(text: str) -> int:
 
 
 class _Channel:
-    """The text or the thinking of a choice. It passes up to the first marker that may count, and is held from there on.
+    """The text or the thinking. It passes up to the first marker that may count, and is held from there on.
 
     Line breaks at its end, and what may yet become a marker, wait for the next piece.
     """

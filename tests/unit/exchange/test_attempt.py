@@ -20,7 +20,7 @@ class TestStream(unittest.TestCase):
         self.response.has_input = has_input
         steps: list[Any] = []
         record_sent = lambda: steps.append("record_sent")  # noqa: E731
-        for step in read_stream(self.response, StreamReader(), record_sent):  # type: ignore[arg-type]
+        for step in read_stream(self.response, StreamReader().read, record_sent):  # type: ignore[arg-type]
             steps.append([item.text if isinstance(item, Delta) else "heartbeat" for item in step.batch])
         return steps
 

@@ -11,8 +11,8 @@ from deepseek_cursor_proxy.exchange.response_cache import (
     AnswerRecorder,
     CacheLookup,
     ReplayedResponse,
-    ReplayReader,
     cache_key,
+    replay,
     unpack,
 )
 from deepseek_cursor_proxy.storage.answers import CachedAnswers
@@ -39,7 +39,7 @@ class TestReplay(unittest.TestCase):
             return "".join(item.text or "" for item in items if isinstance(item, Delta))
 
         for size in (7, 1000, len(STREAM)):
-            recorder, first = AnswerRecorder(StreamReader()), []
+            recorder, first = AnswerRecorder(StreamReader().read), []
             for at in range(0, len(STREAM), size):
                 first += recorder.read(STREAM[at : at + size]).batch
             packed = recorder.pack()
@@ -47,7 +47,7 @@ class TestReplay(unittest.TestCase):
             data = b"".join(unpack(packed))
             self.assertEqual(STREAM, data)
             self.assertLess(len(packed), len(STREAM) // 10)
-            events = ReplayReader(StreamReader()).read(STREAM)
+            events = replay(StreamReader().read, STREAM)
             self.assertEqual(text(first), text(events.batch))
             self.assertFalse([item for item in events.batch if isinstance(item, Heartbeat)])
             early = events.take_early().batch
@@ -55,7 +55,7 @@ class TestReplay(unittest.TestCase):
             self.assertEqual("stop", events.batch[0].finish_reason)
 
     def test_what_is_too_much_is_not_kept(self) -> None:
-        recorder = AnswerRecorder(StreamReader())
+        recorder = AnswerRecorder(StreamReader().read)
         with mock.patch.object(response_cache, "_MOST_BYTES", 100):
             for at in range(0, len(STREAM), 1000):
                 recorder.read(STREAM[at : at + 1000])
@@ -79,7 +79,7 @@ class TestLookups(unittest.TestCase):
         return CacheLookup(self.store)
 
     def answer(self, lookup: CacheLookup, data: bytes = STREAM) -> None:
-        lookup.open_reader(StreamReader()).read(data)
+        lookup.wrap(StreamReader().read)(data)
         reply = Reply()
         reply.add(Delta(text="a", finish_reason="stop"))
         lookup.store_answer(reply, Tokens(1, 2, 4), None)
@@ -104,7 +104,7 @@ class TestLookups(unittest.TestCase):
     def test_a_retry_that_finds_an_answer_stores_nothing_of_the_call_before_it(self) -> None:
         first, second = self.lookup(), self.lookup()
         first.find(b"1")
-        first.open_reader(StreamReader()).read(b": broken\n\n")
+        first.wrap(StreamReader().read)(b": broken\n\n")
         second.find(b"1")
         self.answer(second)
         first.find(b"1")

@@ -3,7 +3,7 @@ import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, Message, ToolCall
 from deepseek_cursor_proxy.deepseek.apis import chat_api, responses_api
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import OwnNameReader, StreamReader, restore_names
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, read_own_names, restore_names
 from deepseek_cursor_proxy.deepseek.tools.tool_definitions import is_accepted, sent_name, sent_names
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.support.chunks import written_chunk
@@ -81,8 +81,7 @@ class TestAnswers(unittest.TestCase):
     def test_a_call_gets_the_clients_name_in_its_piece_and_in_its_chunk(self) -> None:
         call = {"index": 0, "id": "c", "function": {"name": SENT, "arguments": ""}, "x": 1}
         chunk = {"id": "1", "choices": [{"index": 0, "delta": {"tool_calls": [call, {"index": 1}], "y": 2}}]}
-        deltas = [chat_api.chunk_delta(chunk)]
-        [delta] = restore_names(deltas, {READ: SENT})
+        delta = restore_names(chat_api.chunk_delta(chunk), {SENT: READ})
         self.assertEqual((CallPiece(0, "c", READ), CallPiece(1)), delta.calls)
         renamed = {**call, "type": "function", "function": {"name": READ, "arguments": ""}}
         expected = {"index": 0, "delta": {"tool_calls": [renamed, {"index": 1}], "y": 2}}
@@ -92,9 +91,9 @@ class TestAnswers(unittest.TestCase):
 
     def test_other_calls_texts_and_heartbeats_stay_the_same_objects(self) -> None:
         others = [Delta(text="a"), Delta(calls=(CallPiece(0, "c", "ok"),)), Delta(calls=(CallPiece(0, arguments="{"),))]
-        for before, after in zip(others, restore_names(others, {READ: SENT}), strict=True):
-            self.assertIs(before, after)
-        events = OwnNameReader(StreamReader(), {READ: SENT}).read(b": wait\n\n")
+        for delta in others:
+            self.assertIs(delta, restore_names(delta, {SENT: READ}))
+        events = read_own_names(StreamReader().read, {SENT: READ}, b": wait\n\n")
         self.assertEqual([Heartbeat(": wait")], events.batch)
 
     def test_a_stream_is_read_alike_however_it_is_cut(self) -> None:
@@ -105,9 +104,9 @@ class TestAnswers(unittest.TestCase):
         lines = [encode_json({"choices": [{"index": 0, "delta": each}]}) for each in chunks]
         data = b"".join(b"data: " + line + b"\n\n" for line in lines)
         for size in (1, 7, len(data)):
-            reader = OwnNameReader(StreamReader(), {READ: SENT})
+            reader = StreamReader()
             pieces = [data[at : at + size] for at in range(0, len(data), size)]
-            found = [item for piece in pieces for item in reader.read(piece).batch]
+            found = [item for piece in pieces for item in read_own_names(reader.read, {SENT: READ}, piece).batch]
             self.assertEqual(
                 [READ, READ], [call.name for each in found if isinstance(each, Delta) for call in each.calls]
             )

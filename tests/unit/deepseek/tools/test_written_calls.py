@@ -296,8 +296,8 @@ class TestStructuredCalls(unittest.TestCase):
 
 class TestStream(unittest.TestCase):
     def read(self, *bodies: dict[str, Any]) -> list[Any]:
-        reader = WrittenCalls(ChatRequest("m", "m", (), TOOLS), lambda: "id", with_hermes=True).reader(StreamReader())
-        return [reader.read(sse.event(encode_json(body))) for body in bodies]
+        calls, reader = WrittenCalls(ChatRequest("m", "m", (), TOOLS), lambda: "id", with_hermes=True), StreamReader()
+        return [calls.read(reader.read, sse.event(encode_json(body))) for body in bodies]
 
     def test_a_written_call_is_stored_before_the_client_gets_it(self) -> None:
         begin, end, finish = self.read(
