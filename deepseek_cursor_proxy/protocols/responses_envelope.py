@@ -72,34 +72,31 @@ _IMPOSSIBLE = {
 }
 # Fields of a response that repeat those of the request, with OpenAI's defaults.
 _ECHOED: dict[str, Any] = {
+    **dict.fromkeys(("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id")),
+    **dict.fromkeys(("prompt_cache_key", "safety_identifier", "user")),
     "frequency_penalty": 0.0,
-    "instructions": None,
-    "max_output_tokens": None,
-    "max_tool_calls": None,
-    "metadata": {},
-    "parallel_tool_calls": True,
     "presence_penalty": 0.0,
-    "previous_response_id": None,
-    "prompt_cache_key": None,
-    "safety_identifier": None,
     "temperature": 1.0,
-    "tool_choice": "auto",
     "top_logprobs": 0,
     "top_p": 1.0,
-    "user": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
 }
 # Fields that are the same in every response.
 _FIXED: dict[str, Any] = {
-    "access_programs": None,
+    **dict.fromkeys(("access_programs", "conversation", "moderation", "prompt", "prompt_cache_retention")),
     "billing": {"payer": "developer"},
-    "conversation": None,
-    "moderation": None,
-    "prompt": None,
-    "prompt_cache_retention": None,
     # DeepSeek has one tier, whatever a request asks for.
     "service_tier": "default",
     # A history that does not fit is refused, never cut.
     "truncation": "disabled",
+}
+# Fields that change with the answer, as long as they are not known.
+_UNKNOWN: dict[str, Any] = {
+    **dict.fromkeys(("completed_at", "error", "incomplete_details", "usage")),
+    "output": [],
+    "output_text": "",
 }
 
 
@@ -206,12 +203,10 @@ def _unseal(item: Json, opener: Opener) -> Json:
         return item
     if kind == "reasoning":
         # In plain text already; clients that keep only what was sealed may leave blanks there.
-        parts = as_list(item.get("content"))
-        texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+        texts = [part.get("text") if isinstance(part, dict) else part for part in as_list(item.get("content"))]
         if any(text is not None and not (isinstance(text, str) and is_blank(text)) for text in texts):
             return item
-    text = opener.open(sealed)
-    if text is None:
+    if (text := opener.open(sealed)) is None:
         return item
     if kind == COMPACTION:
         return {"type": "message", "role": "system", "content": _PREFACE + text}
@@ -225,12 +220,7 @@ def _flag(body: Json, name: str, *, otherwise: bool = False) -> bool:
 
 def _wants_logprobs(body: Json) -> bool:
     """Whether a request asks for log probabilities, by any of three fields."""
-    include = body.get("include")
-    return (
-        (isinstance(include, list) and _LOGPROBS in include)
-        or body.get("logprobs") is True
-        or bool(body.get("top_logprobs"))
-    )
+    return _LOGPROBS in as_list(body.get("include")) or body.get("logprobs") is True or bool(body.get("top_logprobs"))
 
 
 def _check_metadata(body: Json) -> None:
@@ -246,22 +236,18 @@ def _check_metadata(body: Json) -> None:
 
 
 def _items(value: Any) -> tuple[Json, ...]:
-    if value is None:
-        return ()
     if isinstance(value, str):
         return (_user_item(value),)
-    if not isinstance(value, list):
+    if not isinstance(value, list | None):
         raise bad_field("input", "a string or a list of items")
-    return tuple(_item(item, f"input[{index}]") for index, item in enumerate(value))
-
-
-def _item(value: Any, param: str) -> Json:
-    item = object_at(value, param)
-    # Items are looked up and listed by their ids.
-    if optional_string(item, "id", param) and item.get("type") is None and item.keys() <= {"type", "id"}:
-        # OpenAI's own types allow a reference to leave out that it is one.
-        return {**item, "type": "item_reference"}
-    return item
+    items = []
+    for index, item in enumerate(value or ()):
+        item = object_at(item, f"input[{index}]")
+        # Items are looked up and listed by their ids. OpenAI's own types allow a reference to leave out that it is one.
+        has_id = bool(optional_string(item, "id", f"input[{index}]"))
+        is_reference = has_id and item.get("type") is None and item.keys() <= {"type", "id"}
+        items.append({**item, "type": "item_reference"} if is_reference else item)
+    return tuple(items)
 
 
 @dataclass(frozen=True)
@@ -284,15 +270,8 @@ class Frame:
 
     @cached_property
     def _known(self) -> dict[str, Any]:
-        known = {
-            "id": self.response_id,
-            "object": "response",
-            "created_at": self.created_at,
-            "model": self.model,
-            "background": self.options.background,
-            "store": self.options.store,
-        }
-        return {**known, **self.fields}
+        known = {"id": self.response_id, "object": "response", "created_at": self.created_at, "model": self.model}
+        return {**known, "background": self.options.background, "store": self.options.store, **self.fields}
 
     @cached_property
     def _encoded_fields(self) -> bytes:
@@ -335,15 +314,7 @@ def _flat(tool: Any) -> Any:
 
 def state(status: str, **known: Any) -> dict[str, Any]:
     """The fields of a response that change with its answer; empty where they are not known yet."""
-    unknown: dict[str, Any] = {
-        "completed_at": None,
-        "error": None,
-        "incomplete_details": None,
-        "output": [],
-        "output_text": "",
-        "usage": None,
-    }
-    return {"status": status, **unknown, **known}
+    return {"status": status, **_UNKNOWN, **known}
 
 
 def usage(counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
