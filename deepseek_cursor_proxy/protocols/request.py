@@ -108,47 +108,35 @@ def _has_beta(config: ProxyConfig) -> bool:
 # Plain fields: a check for each, and its words for the error …
 
 
+# The exact types: a bool is an int, too.
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return type(value) in (int, float)
 
 
 def _is_stop(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(stop, str) for stop in value))
 
 
-_Check = tuple[Callable[[Any], bool], str]
-
-
-def _between(low: float, high: float) -> _Check:
-    """DeepSeek's own bounds, checked here because our error names the field."""
-    return lambda value: _is_number(value) and low <= value <= high, f"a number from {low:g} to {high:g}"
-
-
 def _is_form(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") in ("text", "json_object", "json_schema")
 
 
-_NUMBER: _Check = (_is_number, "a number")
-_OBJECT: _Check = (lambda value: isinstance(value, dict), "an object")
-_STRING: _Check = (lambda value: isinstance(value, str), "a string")
-
-_FORWARDED_FIELDS: dict[str, _Check] = {
-    "max_tokens": (lambda value: _is_count(value) and value > 0, "a whole number above 0"),
+# The bounds are DeepSeek's own, checked here because our error names the field.
+_FORWARDED_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_tokens": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
     "response_format": (_is_form, "an object of type text, json_object or json_schema"),
     "stop": (_is_stop, "a string or a list of strings"),
-    "temperature": _between(0, 2),
-    "top_p": _between(0, 1),
-    "presence_penalty": _NUMBER,
-    "frequency_penalty": _NUMBER,
+    "temperature": (lambda value: _is_number(value) and 0 <= value <= 2, "a number from 0 to 2"),
+    "top_p": (lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
+    "presence_penalty": (_is_number, "a number"),
+    "frequency_penalty": (_is_number, "a number"),
     "logprobs": (lambda value: isinstance(value, bool), "true or false"),
-    "top_logprobs": (lambda value: _is_count(value) and value <= 20, "a whole number from 0 to 20"),
-    "seed": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
-    "logit_bias": _OBJECT,
-    "user_id": _STRING,
+    "top_logprobs": (lambda value: type(value) is int and 0 <= value <= 20, "a whole number from 0 to 20"),
+    "seed": (lambda value: type(value) is int, "a whole number"),
+    "logit_bias": (lambda value: isinstance(value, dict), "an object"),
+    "user_id": (lambda value: isinstance(value, str), "a string"),
 }
 _TRANSLATED_FIELDS = (
     "model messages stream stream_options tools tool_choice functions function_call max_completion_tokens user "
@@ -328,19 +316,18 @@ def read_thinking(body: Json) -> ThinkingOptions:
     if THINKING_FIELDS.isdisjoint(body):
         return _NO_OPTIONS
     extra = optional(body, "extra_body", dict, "an object") or {}
-    sources = ((body, ""), (extra, "extra_body."))
     switches: list[bool | None] = []
-    for source, at in sources:
-        switches += (_thinking_type(source, at), _flag(source, "enable_thinking", at))
-        template = optional(source, "chat_template_kwargs", dict, "an object", f"{at}chat_template_kwargs") or {}
-        switches += (_flag(template, name, f"{at}chat_template_kwargs.") for name in ("thinking", "enable_thinking"))
-    reasoning = optional(body, "reasoning", dict, "an object") or {}
-    switches.append(_flag(reasoning, "enabled", "reasoning."))
     efforts: list[str | None] = []
-    for source, at in sources:
+    for source, at in ((body, ""), (extra, "extra_body.")):
+        inside = f"{at}chat_template_kwargs"
+        template = optional(source, "chat_template_kwargs", dict, "an object", inside) or {}
+        switches += (_thinking_type(source, at), _flag(source, "enable_thinking", at))
+        switches += (_flag(template, "thinking", f"{inside}."), _flag(template, "enable_thinking", f"{inside}."))
         efforts.append(optional(source, "reasoning_effort", str, "a string", f"{at}reasoning_effort"))
-        for name, inner in (("reasoning", "effort"), ("chat_template_kwargs", "reasoning_effort")):
-            efforts.append(optional_string(optional(source, name, dict, "an object") or {}, inner, at + name))
+        reasoning = optional(source, "reasoning", dict, "an object", f"{at}reasoning") or {}
+        efforts.append(optional_string(reasoning, "effort", f"{at}reasoning"))
+        efforts.append(optional_string(template, "reasoning_effort", inside))
+    switches.append(_flag(body.get("reasoning") or {}, "enabled", "reasoning."))
     thinking = next((switch for switch in switches if switch is not None), None)
     effort = next((effort for effort in efforts if effort is not None), None)
     if thinking is None and effort == "none":
