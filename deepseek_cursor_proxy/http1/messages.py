@@ -3,7 +3,7 @@
 HttpRequest reads its body on demand, so a wrong path or key is answered before a byte of the body is read.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -11,10 +11,14 @@ from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.json_codec import encode_json
 
 Headers = tuple[tuple[str, str], ...]
+Pieces = Generator[bytes, None, None]
 
 
 class Body(Protocol):
-    """A reply that is produced while it is sent; `close` ends it even if it was never iterated."""
+    """A reply that is produced while it is sent; `close` ends it even if it was never iterated.
+
+    A generator is one as well, if nothing is to be ended before its first item.
+    """
 
     # Whether the items that are left, if any, come without waiting.
     @property
@@ -60,7 +64,7 @@ class HttpRequest(NamedTuple):
 
 class HttpReply(NamedTuple):
     status: int
-    body: bytes | Body = b""
+    body: bytes | Body | Pieces = b""
     headers: Headers = ()
 
     @classmethod
@@ -68,7 +72,7 @@ class HttpReply(NamedTuple):
         return cls(status, encode_json(value), (("Content-Type", "application/json"), *headers))
 
     @classmethod
-    def events(cls, body: "bytes | Body", headers: Headers = ()) -> "HttpReply":
+    def events(cls, body: bytes | Body | Pieces, headers: Headers = ()) -> "HttpReply":
         kind = ("Content-Type", "text/event-stream; charset=utf-8")
         # X-Accel-Buffering keeps an nginx in between from holding events back.
         return cls(200, body, (kind, ("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"), *headers))

@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from enum import IntEnum
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.bodies import ContentDecoder, DecodedTooLarge, can_decode
-from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest
+from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.net.wait import ReadWaiter, wait_until_client_reads
 
 _log = logging.getLogger(__name__)
@@ -277,7 +277,7 @@ class ClientConnection:
                 raise TimeoutError
             view = view[self._send_now(view) :]
 
-    def _stream(self, reply: HttpReply, body: Body, *, is_persistent: bool, is_chunked: bool) -> None:
+    def _stream(self, reply: HttpReply, body: Body | Pieces, *, is_persistent: bool, is_chunked: bool) -> None:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
             head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(is_persistent))
@@ -290,13 +290,14 @@ class ClientConnection:
         finally:
             body.close()
 
-    def _send_pieces(self, body: Body, *, is_chunked: bool) -> None:
+    def _send_pieces(self, body: Body | Pieces, *, is_chunked: bool) -> None:
         """Send every piece as one write, the end with the last."""
         frame: Callable[[bytes], bytes] = bodies.chunk if is_chunked else bytes
         end = bodies.LAST_CHUNK if is_chunked else b""
         pieces = iter(body)
+        answer = None if isinstance(body, Generator) else body
         for piece in pieces:
-            if body.is_finished:
+            if answer is not None and answer.is_finished:
                 end = frame(b"".join([piece, *pieces])) + end
             else:
                 self._send(frame(piece))

@@ -10,7 +10,7 @@ nodes       everything that the API has
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,7 @@ class Filter:
 
 def lines(
     nodes: Iterable[Node], format: str, chosen: Filter, tokenizer: "BpeTokenizer | None" = None
-) -> Iterator[bytes]:
+) -> Generator[bytes, None, None]:
     """The lines of the nodes that the filter accepts."""
     write = FORMATS[format]
     for node in nodes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, show
-from deepseek_cursor_proxy.api.endpoints.stored_responses import EventsAfter, complete_items
+from deepseek_cursor_proxy.api.endpoints.stored_responses import complete_items, follow
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi
 from deepseek_cursor_proxy.api.reply import Events, stream_reply, write_events
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
@@ -168,7 +168,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         if not plan.frame.options.stream:
             return HttpReply.json(queued)
         events = job.follow(plan.client.peer, self._services.config.heartbeat_interval)
-        return HttpReply.events(EventsAfter(events))
+        return HttpReply.events(follow(events))
 
     def _run(self, plan: ResponsePlan, writer: ResponseWriter, job: Job) -> None:
         """Called by the job's thread."""

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, unknown_sessi
 from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.exchange import prepare_request
-from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.json_codec import Json, bad_field, decode_json_object, encode_json, optional, too_long
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.sessions import export, rendering
@@ -59,9 +59,14 @@ class SessionsEndpoint(GenerationEndpoint):
     def nodes(self, request: HttpRequest, session: str) -> HttpReply:
         stored = self._find(request, session)
         tokenizer = self._services.counter.load_tokenizer()
-        pieces = (encode_json(node_json(node, tokenizer)) for node in self._services.sessions.nodes(stored.uuid))
-        kind = (("Content-Type", "application/json"),)
-        return HttpReply(200, _Pieces(b'{"nodes":[', b",", pieces, b"]}"), kind)
+
+        def pieces() -> Pieces:
+            yield b'{"nodes":['
+            for index, node in enumerate(self._services.sessions.nodes(stored.uuid)):
+                yield b"," * bool(index) + encode_json(node_json(node, tokenizer))
+            yield b"]}"
+
+        return HttpReply(200, pieces(), (("Content-Type", "application/json"),))
 
     def export(self, request: HttpRequest, session: str) -> HttpReply:
         stored = self._find(request, session)
@@ -70,7 +75,7 @@ class SessionsEndpoint(GenerationEndpoint):
             raise BadRequest(f"format is {', '.join(export.FORMATS)}.", param="format")
         tokenizer = self._services.counter.load_tokenizer() if form == "nodes" else None
         lines = export.lines(self._services.sessions.nodes(stored.uuid), form, export.Filter(), tokenizer)
-        return HttpReply(200, _Pieces(b"", b"", lines, b""), (("Content-Type", "application/jsonl; charset=utf-8"),))
+        return HttpReply(200, lines, (("Content-Type", "application/jsonl; charset=utf-8"),))
 
     def render(self, request: HttpRequest, _: str) -> HttpReply:
         """The prompt of a chat request in a session; nothing is sent."""
@@ -108,24 +113,6 @@ def _faults() -> Iterator[None]:
         yield
     except Unusable as fault:
         raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
-
-
-class _Pieces:
-    """A body whose pieces are computed while it is sent."""
-
-    def __init__(self, before: bytes, between: bytes, pieces: Iterator[bytes], after: bytes) -> None:
-        self._before, self._between, self._pieces, self._after = before, between, pieces, after
-        self.is_finished = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self._before
-        for index, piece in enumerate(self._pieces):
-            yield self._between + piece if index else piece
-        self.is_finished = True
-        yield self._after
-
-    def close(self) -> None:
-        self.is_finished = True
 
 
 def _options(body: Json) -> SessionOptions:

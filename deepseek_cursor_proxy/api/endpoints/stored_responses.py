@@ -5,7 +5,7 @@ leave them out when they send an item, and count on them when they list it.
 """
 
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.api.endpoint import Endpoint
 from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, NotFound
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.json_codec import Json, encode_json
 from deepseek_cursor_proxy.protocols.responses_writer import failure_event
 from deepseek_cursor_proxy.redaction import safe_text
@@ -45,14 +45,14 @@ class StoredEndpoint(Endpoint):
             return HttpReply.json(stored.body)
         if job is not None:
             events = job.follow(request.peer, self._services.config.heartbeat_interval)
-            return HttpReply.events(EventsAfter(events, number))
+            return HttpReply.events(follow(events, number))
         if stored.events is None and stored.body["background"] and stored.body["status"] == "failed":
             return HttpReply.events(last_events(stored.body, number))
         if stored.events is None and stored.body["status"] in ("queued", "in_progress"):
             raise BadRequest("Another proxy makes this response. Ask for it without stream until then.", param="stream")
         if stored.events is None:
             raise BadRequest("Only a response that was made in the background can be streamed again.", param="stream")
-        return HttpReply.events(EventsAfter(unpack_events(stored.events), number))
+        return HttpReply.events(follow(unpack_events(stored.events), number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
         stored = self._find(self.admit(request).namespace, response_id)
@@ -85,27 +85,16 @@ class StoredEndpoint(Endpoint):
         return stored
 
 
-class EventsAfter:
+def follow(events: Pieces, number: int = -1) -> Pieces:
     """The events of a running or finished job after the client's last event, `number`; -1 if it has none."""
-
-    is_finished = False
-
-    def __init__(self, events: Generator[bytes, None, None], number: int = -1) -> None:
-        self._events = events
-        self._number = number
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            for piece in self._events:
-                if rest := events_after(piece, self._number):
-                    yield rest
-        except ClientGone:
-            raise
-        except Exception as error:
-            yield failure_event(internal_error(error))
-
-    def close(self) -> None:
-        self._events.close()
+    try:
+        for piece in events:
+            if rest := events_after(piece, number):
+                yield rest
+    except ClientGone:
+        raise
+    except Exception as error:
+        yield failure_event(internal_error(error))
 
 
 def complete_items(items: Sequence[Json], id_suffix: str, first: int = 0) -> list[Json]:
