@@ -147,7 +147,7 @@ class Exchange:
                     yield [*held, *events.batch]
                     held = []
                 if events.problem is not None:
-                    events.raise_problem()
+                    raise events.problem
         if is_empty:
             raise _EmptyTurn
         if self._request.stream and not self._reply.is_finished:

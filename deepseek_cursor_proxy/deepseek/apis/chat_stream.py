@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, ForeignReasoning, Heartbeat, Reply, Run
@@ -27,7 +28,7 @@ from deepseek_cursor_proxy.deepseek.apis.chat_api import AnswerCalls
 from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
+from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 
 # After so many templates in a row that matched no event, no more are derived: the chunks of this stream never repeat.
 _MAX_UNUSED = 8
@@ -56,14 +57,6 @@ class ParsedEvents:
         early = ParsedEvents(self.batch[: self.early_count])
         self.batch = self.batch[self.early_count :]
         return early
-
-    def raise_problem(self) -> None:
-        assert self.problem is not None
-        try:
-            raise self.problem
-        finally:
-            # An error that is held by the object that raised it is freed by the collector only.
-            self.problem = None
 
 
 # Reads the next bytes of a stream: `read` of an EventReader, or a function around it.
@@ -257,88 +250,58 @@ def restore_names(delta: Delta, own_names: Mapping[str, str]) -> Delta:
     return delta if calls == delta.calls else delta._replace(calls=calls)
 
 
+# The fields of a delta that Reply adds up.
 _ADDED_UP = frozenset({"role", "content", "reasoning_content", "tool_calls"})
 
 
 def join_stream(batches: Batches, *, has_server_tools: bool) -> Batches:
     """The same answer as one delta at its end; until then a heartbeat for every batch, because the client waits."""
-    joined = _Completion()
+    reply, has_reasoning = Reply(), False
+    body: dict[str, Any] = {}
+    choice: dict[str, Any] = {}
+    # The text and blocks of the content, and the fields that we do not know.
+    contents: list[str | list[Any]] = []
+    others: dict[str, Any] = {}
     with closing(batches):
         for batch in batches:
-            for item in batch:
-                if isinstance(item, Delta):
-                    joined.add(item)
+            for delta in [item for item in batch if isinstance(item, Delta)]:
+                reply.add(delta)
+                has_reasoning |= delta.reasoning is not None
+                body |= delta.chunk or {}
+                entry: dict[str, Any] = next(iter((delta.chunk or {}).get("choices") or ()), {})
+                fields = as_object(entry.get("delta"))
+                choice = _merge(choice, {name: value for name, value in entry.items() if name != "delta"})
+                others = _merge(others, {name: value for name, value in fields.items() if name not in _ADDED_UP})
+                if (content := fields.get("content")) and isinstance(content, list):
+                    contents.append(content)
+                elif delta.text:
+                    contents.append(delta.text)
             yield [Heartbeat()]
-    yield [*read_completion(joined.body(), has_server_tools=has_server_tools)]
-
-
-class _Completion:
-    """Adds up the chunks of one answer with one choice. Used by one thread.
-
-    `Reply` adds up the fields of the API. In other fields of the delta, texts and lists are joined and the last of
-    other values is kept, so that unknown fields survive.
-    """
-
-    def __init__(self) -> None:
-        self._reply = Reply()
-        self._fields: dict[str, Any] = {}
-        self._choice: dict[str, Any] = {}
-        self._message: dict[str, Any] = {}
-        self._content: list[str | list[Any]] = []
-        self._has_reasoning = False
-
-    def add(self, delta: Delta) -> None:
-        self._reply.add(delta)
-        self._has_reasoning |= delta.reasoning is not None
-        chunk = delta.chunk or {}
-        self._fields |= {name: value for name, value in chunk.items() if name not in ("choices", "usage", "object")}
-        choice = as_object(next(iter(as_list(chunk.get("choices"))), None))
-        fields = as_object(choice.get("delta"))
-        content = fields.get("content")
-        if isinstance(content, list) or delta.text:
-            self._content.append(content if isinstance(content, list) else delta.text or "")
-        for name, value in choice.items():
-            if name == "logprobs" and isinstance(value, dict):
-                self._choice[name] = _merge_all(as_object(self._choice.get(name)), value)
-            elif name not in ("delta", "finish_reason"):
-                self._choice.setdefault(name, value)
-        self._message = _merge_all(
-            self._message, {name: value for name, value in fields.items() if name not in _ADDED_UP}
-        )
-
-    def body(self) -> dict[str, Any]:
-        """The completion."""
-        whole = self._reply.message()
-        message: dict[str, Any] = {"role": "assistant", "content": self._whole_content(whole.content)}
-        if self._has_reasoning:
-            message["reasoning_content"] = whole.reasoning
-        if whole.tool_calls:
-            message["tool_calls"] = [
-                {"index": at, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-                for at, (id, name, arguments) in enumerate(whole.tool_calls)
-            ]
-        choice = {**self._choice, "message": {**message, **self._message}, "finish_reason": self._reply.finish_reason}
-        usage = {"usage": self._reply.usage} if self._reply.usage is not None else {}
-        return {**self._fields, "object": "chat.completion", "choices": [choice], **usage}
-
-    def _whole_content(self, text: Any) -> Any:
-        """The text; or, if there are blocks, these and the text between them as text blocks."""
-        if all(isinstance(piece, str) for piece in self._content):
-            return text
-        blocks: list[Any] = []
-        for piece in self._content:
-            blocks += [{"type": "text", "text": piece}] if isinstance(piece, str) else piece
-        return blocks
-
-
-def _merge_all(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    return {**known, **{name: _merge(known.get(name), value) for name, value in more.items() if value is not None}}
+    whole = reply.message()
+    message: dict[str, Any] = {"role": "assistant", "content": whole.content}
+    if not all(isinstance(piece, str) for piece in contents):
+        blocks = [[{"type": "text", "text": piece}] if isinstance(piece, str) else piece for piece in contents]
+        message["content"] = [*chain.from_iterable(blocks)]
+    if has_reasoning:
+        message["reasoning_content"] = whole.reasoning
+    if whole.tool_calls:
+        message["tool_calls"] = [
+            {"index": at, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for at, (id, name, arguments) in enumerate(whole.tool_calls)
+        ]
+    choice |= {"message": {**message, **others}, "finish_reason": reply.finish_reason}
+    body |= {"object": "chat.completion", "choices": [choice], "usage": reply.usage}
+    yield [*read_completion(body, has_server_tools=has_server_tools)]
 
 
 def _merge(known: Any, value: Any) -> Any:
-    if isinstance(known, str) and isinstance(value, str):
-        return known + value
-    return [*known, *value] if isinstance(known, list) and isinstance(value, list) else value
+    """Objects and lists together, texts joined, the last of other values that are not null."""
+    if isinstance(value, dict):
+        known = as_object(known)
+        return {**known, **{name: _merge(known.get(name), each) for name, each in value.items()}}
+    if value is None:
+        return known
+    return known + value if type(known) is type(value) and isinstance(value, (str, list)) else value
 
 
 # The inside of a JSON string as our encoder writes it, and not empty: empty texts are left to the parser.

@@ -70,7 +70,7 @@ class TestJoinedCompletions(unittest.TestCase):
             for each in ("a", "b")
         ]
         found = joined(*choices, {**piece("stop"), "logprobs": None})["choices"][0]["logprobs"]
-        self.assertEqual({"content": [{"token": "a"}, {"token": "b"}]}, found)
+        self.assertEqual({"content": [{"token": "a"}, {"token": "b"}], "reasoning_content": None}, found)
 
     def test_unknown_fields_survive(self) -> None:
         found = joined(piece(content="a", notes="x", marks=[1]), piece(notes="y", marks=[2], last=1), piece("stop"))
