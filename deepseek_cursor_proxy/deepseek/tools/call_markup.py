@@ -294,7 +294,6 @@ class Quotes:
         self._unread, self._last, paragraph = [], text[-1], at
         for blank in self._BLANK_LINE.finditer(text):
             self._is_quoted_line, paragraph = False, blank.end()
-        self._is_quoted_line = self._is_quoted_line or self._QUOTED_LINE.search(text, paragraph) is not None
         while (found := (self._end or self._BEGIN).search(text, at)) is not None:
             at = found.end()
             if self._end is None:
@@ -302,6 +301,10 @@ class Quotes:
             else:
                 self._depth += 1 if found.lastgroup == "deeper" else -1
                 self._end = self._end if self._depth else None
+                if found[0].endswith("\n"):
+                    # The end of a fence, whose lines may be indented.
+                    self._is_quoted_line, paragraph = False, max(paragraph, at)
+        self._is_quoted_line = self._is_quoted_line or self._QUOTED_LINE.search(text, paragraph) is not None
         return self._end is not None or self._is_quoted_line
 
     @staticmethod
@@ -318,8 +321,8 @@ class Quotes:
         return re.compile("-->")
 
 
-# What may stand between the letters of a marker in a message: blanks, bars, line numbers, _ and ▁.
-_NOISE = "[^A-Za-z<>]*+"
+# What may stand between the letters of a marker in a message: blanks, bars, line numbers, _ and ▁, tags of HTML.
+_NOISE = "(?:[^A-Za-z<>]|</?[a-z][^<>]*>)*+"
 _ANY_MARKER = re.compile(
     f"<{_NOISE}(?:"
     + "|".join(
@@ -332,7 +335,8 @@ _ANY_MARKER = re.compile(
     + ")"
 )
 _ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|[nrtbf])")
-_LINE_NUMBER_OR_BLANK = re.compile(r"(?:\A|\n)[ \t]*\d+(?:[ \t]*[→:|]|\t)|[\s\\]")
+# The number or the sign of a line, as in a diff, tags of HTML, and blanks.
+_JSON_NOISE = re.compile(r"(?:\A|\n)[ \t]*(?:\d+(?:[ \t]*[→:|]|\t)|[+>|]|-(?!\d))|</?[a-z][^<>]*>|[\s\\\u200b\ufeff]")
 
 
 def brings_markup(request: ChatRequest) -> bool:
@@ -348,8 +352,8 @@ def brings_markup(request: ChatRequest) -> bool:
 def brings_json(request: ChatRequest, answer: str) -> bool:
     """Whether the object in an answer stands in a message that is not the model's own."""
     wanted = answer[answer.find("{") : answer.rfind("}") + 1]
-    wanted = _LINE_NUMBER_OR_BLANK.sub("", _unescape(wanted))
-    return any(wanted in _LINE_NUMBER_OR_BLANK.sub("", text) for text in _texts(request))
+    wanted = _JSON_NOISE.sub("", _unescape(wanted))
+    return any(wanted in _JSON_NOISE.sub("", text) for text in _texts(request))
 
 
 def _texts(request: ChatRequest) -> Iterator[str]:

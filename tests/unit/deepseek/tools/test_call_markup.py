@@ -153,6 +153,19 @@ class TestForms(unittest.TestCase):
                 with self.subTest(form.name, text=text):
                     self.check(text, text, [])
 
+    def test_a_call_after_a_closed_quotation_is_a_call(self) -> None:
+        for form in FORMS:
+            block = form.encode([CALL])
+            for before in (
+                "```python\ndef f():\n    return 1\n```\n",
+                "1. So:\n   ~~~\n\tcode\n   ~~~\n",
+                "> ```\n> quoted\n> ```\n",
+            ):
+                with self.subTest(form.name, before=before):
+                    self.check(before + block, before.rstrip("\n"), [CALL])
+                    self.check(f"{before}    {block}", f"{before}    {block}", [])
+                    self.check(f"{before}> {block}", f"{before}> {block}", [])
+
     def test_hermes_is_read_only_where_it_is_wanted(self) -> None:
         text = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
         self.assertEqual((text, []), ((answer := streamed(text, tools=TOOLS, with_hermes=False)).text, answer.calls))
@@ -231,6 +244,18 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "full width": lambda text: "".join(chr(ord(each) + 0xFEE0) if "!" <= each <= "~" else each for each in text),
     "the opening alone": lambda text: text[: text.index(">") + 1],
     "a diff": lambda text: "\n".join(f"+{line}" for line in text.split("\n")),
+    "a block quote": lambda text: "\n".join(f"> {line}" for line in text.split("\n")),
+    "a table": lambda text: "\n".join(f"| {line} |" for line in text.split("\n")),
+    "an indented block": lambda text: "\n".join(f"    {line}" for line in text.split("\n")),
+    "a fence": lambda text: f"```\n{text}\n```",
+    "CDATA": lambda text: f"<![CDATA[{text}]]>",
+    "CRLF": lambda text: text.replace("\n", "\r\n"),
+    "a string of Python": repr,
+    "hexadecimal entities": lambda text: "".join(f"&#x{ord(letter):x}" + ";" for letter in text),
+    "JSON as web servers write it": lambda text: json.dumps(text).replace("<", "\\u003c").replace(">", "\\u003e"),
+    "code with colours": lambda text: "".join(f'<span class="k">{html.escape(letter)}</span>' for letter in text),
+    "coloured, in JSON": lambda text: json.dumps("".join(f"<b>{html.escape(letter)}</b>" for letter in text)),
+    "spaces without width": "\u200b".join,
 }
 
 
@@ -323,7 +348,7 @@ class TestMarkupOfOthers(unittest.TestCase):
         for choice in ("required", {"type": "function", "function": {"name": "read"}}):
             self.assertTrue(self.is_call(call, Message("user", "Do it."), tool_choice=choice))
             for name, disguise in DISGUISES.items():
-                if name in ("the opening alone", "other bars", "a diff", "wrapped, with line numbers", "spaces"):
+                if name in ("the opening alone", "a table"):
                     continue
                 with self.subTest(choice, disguise=name):
                     result = Message("tool", disguise(call), tool_call_id="c")
