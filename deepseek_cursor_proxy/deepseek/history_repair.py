@@ -68,12 +68,13 @@ def _is_in_order(messages: Sequence[Message]) -> bool:
             open_ids = {call.id for call in message.tool_calls}
             if len(open_ids) < len(message.tool_calls) or "" in open_ids:
                 return False
-            if not open_ids and _is_silent(message):
+            if not open_ids and is_silent(message):
                 return False
     return not open_ids
 
 
-def _is_silent(message: Message) -> bool:
+def is_silent(message: Message) -> bool:
+    """Whether an assistant message without calls says nothing at all."""
     is_empty = not (message.tool_calls or message.content or message.prefix or message.server_items)
     return is_empty and message.reasoning in (None, "", FILLER)
 
@@ -134,7 +135,7 @@ class _HistoryBuilder:
             self._add_result(index, message)
         elif message.role == "assistant" and message.tool_calls:
             self._add_round(index, message)
-        elif message.role == "assistant" and _is_silent(message):
+        elif message.role == "assistant" and is_silent(message):
             self._repairs["emptied"] += 1
         else:
             self._is_interrupted = True

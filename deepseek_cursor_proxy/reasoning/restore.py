@@ -29,7 +29,7 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Lookup, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
 from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
-from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, repair
+from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, is_silent, repair
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, reasoning_needs
 from deepseek_cursor_proxy.errors import MissingReasoning, TooLarge
@@ -87,7 +87,7 @@ class Turn:
 
 
 class Restoration(NamedTuple):
-    """The history with its reasoning restored and its tool calls in order, and one Turn for each assistant."""
+    """The history with its reasoning restored and its tool calls in order, and a Turn for each assistant in it."""
 
     repaired: RepairedHistory
     turns: tuple[Turn, ...]
@@ -101,14 +101,11 @@ class Restoration(NamedTuple):
         """The turns that are sent without a reasoning that DeepSeek insists on."""
         if not (lost := [turn for turn in self.turns if turn.is_lost]):
             return []
-        positions, by_index = self.positions(), {turn.index: turn for turn in self.turns}
+        by_index = {turn.index: turn for turn in self.turns}
         # Clients split text and calls; then the reasoning may come with the next message.
         following = [by_index.get(turn.index + 1) for turn in lost]
-        return [
-            turn
-            for turn, after in zip(lost, following, strict=True)
-            if turn.index in positions and (after is None or after.source is Source.MISSING)
-        ]
+        pairs = zip(lost, following, strict=True)
+        return [turn for turn, after in pairs if after is None or after.source is Source.MISSING]
 
     def turns_from(self, boundary: int) -> list[Turn]:
         """The turns from an index of the repaired history on."""
@@ -340,10 +337,16 @@ def restore(request: ChatRequest, found: FoundTurns, memory: Chat = NO_CHAT) -> 
         restored[index] = former
         messages[index] = former.message
     missing = (index for index, each in restored.items() if index >= start and each.turn.source is _MISSING)
-    settled = next(missing, len(messages))
+    # Turns that say nothing are left out, whatever they may have thought.
+    settled = next((index for index in missing if not is_silent(messages[index])), len(messages))
     uses = known.uses + 1 if known.settled else 0
     lookup.store(_RestoredTurns(restored, settled, uses), sum([each.size for each in restored.values()]))
-    return Restoration(repair(messages, memory), tuple([each.turn for each in restored.values()]))
+    repaired, turns = repair(messages, memory), tuple([each.turn for each in restored.values()])
+    if "emptied" in repaired.repairs:
+        # They are not sent, so they miss nothing.
+        kept = {*repaired.origins}
+        turns = tuple([turn for turn in turns if turn.index in kept])
+    return Restoration(repaired, turns)
 
 
 def _restore_one(

@@ -13,6 +13,7 @@ from deepseek_cursor_proxy.reasoning.restore import (
     FoundTurns,
     PreparedRequest,
     Source,
+    TurnCounts,
     look_up,
     prepare,
 )
@@ -288,6 +289,14 @@ class TestReasoningNeeds(RestoreTestCase):
         )
         self.assertEqual(4, len(prepared.request.messages))
 
+    def test_a_turn_that_says_nothing_is_left_out_and_misses_nothing(self) -> None:
+        for empty in (assistant(""), assistant("", reasoning=""), assistant("", reasoning=" ")):
+            prepared = self.memory.prepare(S, U, empty, U2)
+            self.assertEqual(((S, U, U2), TurnCounts()), (prepared.request.messages, prepared.count_turns()))
+            self.assertEqual({"emptied": 1}, prepared.repairs)
+        self.memory.record((S, U), assistant(""), "known")
+        self.assertEqual(["known"], reasonings(self.memory.prepare(S, U, assistant(""), U2)))
+
     def test_without_tools_only_tool_loops_get_their_reasoning(self) -> None:
         self.memory.record((U,), assistant("Hi"), "plain")
         self.memory.record((U, assistant("Hi"), U2), A, "loop")
@@ -408,7 +417,8 @@ class TestGrownHistory(unittest.TestCase):
             sizes.append(len(keys))
             return self.memory.find(keys)
 
-        chat, chats = [S, U], self.memory.chats
+        # A turn that says nothing, as opencode sends one that failed, is left out.
+        chat, chats = [S, U, assistant(""), U], self.memory.chats
         for number in range(30):
             answer = assistant(f"I look for the {number}th time.")
             self.memory.record(chat, answer, f"thought {number}")
@@ -416,8 +426,8 @@ class TestGrownHistory(unittest.TestCase):
         for _ in range(3 * 101):
             found = find_turns(ME, _request(chat, True, True), find, chats)
             self.assertEqual(30, prepare(found.request, found, "placeholder", chats).count_turns().filled)
-        # The newest turn is always looked up.
-        self.assertEqual({1: 200, 30: 2}, Counter(sizes[-202:]))
+        # The newest turn is always looked up; the empty one with all others, by two kinds of key.
+        self.assertEqual({1: 202, 31: 2}, Counter(sizes[-204:]))
 
     def test_a_turn_that_was_restored_is_not_looked_at_again(self) -> None:
         """16 chats of 200 turns took 1.6 times as long as one: every turn of theirs had left the CPU's cache."""
