@@ -172,8 +172,6 @@ class StoreMatch(NamedTuple):
 
     reasoning: str | None
     proof: str
-    # All texts that the proof leads to: also what a turn had thought before it went on after a call.
-    texts: Collection[str] = ()
 
     def replaces_client_text(self, client_text: str) -> bool:
         """Whether it takes the place of the reasoning that the client sent.
@@ -331,7 +329,7 @@ def restore(request: ChatRequest, found: FoundTurns, memory: Chat = NO_CHAT) -> 
         message, blocks = messages[index], history.blocks[index]
         is_known = index < known.settled
         match = known.turns[index].match if is_known else _match(message, blocks, keys, found.stored)
-        if former is None or former.turn.need is not need or former.match != match:
+        if former is None or former.match != match:
             # Else the same object: later stages find their results by it.
             former = _restore_one(message, index, need, match, blocks)
         restored[index] = former
@@ -339,8 +337,7 @@ def restore(request: ChatRequest, found: FoundTurns, memory: Chat = NO_CHAT) -> 
     missing = (index for index, each in restored.items() if index >= start and each.turn.source is _MISSING)
     # Turns that say nothing are left out, whatever they may have thought.
     settled = next((index for index in missing if not is_silent(messages[index])), len(messages))
-    uses = known.uses + 1 if known.settled else 0
-    lookup.store(_RestoredTurns(restored, settled, uses), sum([each.size for each in restored.values()]))
+    lookup.store(_RestoredTurns(restored, settled, known.uses + 1), sum([each.size for each in restored.values()]))
     repaired, turns = repair(messages, memory), tuple([each.turn for each in restored.values()])
     if "emptied" in repaired.repairs:
         # They are not sent, so they miss nothing.
@@ -356,7 +353,7 @@ def _restore_one(
     reasoning, source, proof = _choose_source(match, client_text, blocks)
     content, has_notice = message.content, False
     if isinstance(content, str):
-        ours = thinking_blocks.blocks_that_show(blocks, (match.reasoning, reasoning, *match.texts))
+        ours = thinking_blocks.blocks_that_show(blocks, (match.reasoning, reasoning))
         text = thinking_blocks.strip_blocks(content, blocks[:1] if source is Source.DISPLAY else ours)
         content, has_notice = thinking_blocks.strip_notices(text), thinking_blocks.is_notice(text)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
@@ -402,7 +399,7 @@ def _match(message: Message, blocks: Sequence[Block], keys: TurnKeys, stored: St
         if proof == "near" and shown is not None and shown.reasoning and not all(map(shown.matches, chosen)):
             # The client shows another reasoning: this is another chat's turn with the same text.
             return StoreMatch(None, "contradicted near")
-        return StoreMatch("\n\n".join(filter(None, chosen)), proof, tuple([text for texts in known for text in texts]))
+        return StoreMatch("\n\n".join(filter(None, chosen)), proof)
     return _UNKNOWN
 
 
@@ -421,7 +418,7 @@ def _choose(texts: Sequence[str], client_text: str | None, shown: Block | None) 
         alike = [text for text in texts if remove_spaces(text) == words]
         if alike:
             return client_text if client_text in alike else alike[0]
-    if shown is None or len(texts) == 1:
+    if shown is None:
         return texts[0]
     return shown.reasoning if shown.reasoning in texts else next(filter(shown.matches, texts), texts[0])
 

@@ -6,7 +6,7 @@ from unittest import mock
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.conversation import UNNAMED, ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import FILLER
-from deepseek_cursor_proxy.errors import MissingReasoning
+from deepseek_cursor_proxy.errors import MissingReasoning, TooLarge
 from deepseek_cursor_proxy.reasoning import identity, restore
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import (
@@ -262,6 +262,28 @@ class TestSources(RestoreTestCase):
         prepared = self.memory.prepare(U, merged, result(one[0]), result(two[0]))
         self.assertEqual(("A.B.", "first\n\nsecond"), _sent(prepared))
 
+    def test_a_trimmed_reasoning_is_whole_again_by_every_key(self) -> None:
+        unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
+        self.memory.record((U,), assistant("Let me look.", unique), " whole\n")
+        trimmed = assistant("Let me look.", unique, reasoning="whole")
+        prepared = self.memory.prepare(S, user("Rewritten"), trimmed, result(unique[0]))
+        self.assertEqual(([" whole\n"], "call"), (reasonings(prepared), prepared.turns[0].proof))
+
+    def test_of_texts_that_differ_in_white_space_the_one_that_the_client_sends_counts(self) -> None:
+        for text in ("a b", "a\nb", "a  b"):
+            self.memory.record((U,), A, text)
+        for sent, used in (("a  b", "a  b"), ("a\nb", "a\nb"), ("ab", "a b")):
+            self.assertEqual([used], reasonings(self.memory.prepare(U, assistant("", CALL, reasoning=sent), T)))
+
+    def test_blocks_of_the_models_own_contradict_no_stored_reasoning(self) -> None:
+        for own in ("<think>\n\n</think>\n\nIt is done, as you wanted.", f"So be it, then.\n\n{block('quoted')}Yes."):
+            with self.subTest(own):
+                memory = Memory()
+                memory.record((U,), assistant(own), "known")
+                prepared = memory.prepare(S, U, assistant(own), U2)
+                self.assertEqual((["known"], "near"), (reasonings(prepared), prepared.turns[0].proof))
+                self.assertEqual(own, prepared.request.messages[2].content)
+
     def test_text_and_calls_in_separate_messages_are_restored_as_one_turn(self) -> None:
         unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
         self.memory.record((U, A, T), assistant("Let me look.", unique), "known")
@@ -309,6 +331,16 @@ class TestReasoningNeeds(RestoreTestCase):
     def test_with_thinking_off_no_reasoning_is_missing(self) -> None:
         prepared = self.memory.prepare(U, A, T, thinking=False, strategy="reject")
         self.assertEqual(0, prepared.count_turns().missing)
+
+
+class TestSizes(unittest.TestCase):
+    def test_all_that_is_restored_counts_for_every_choice(self) -> None:
+        answer = Message("assistant", "Hi", "12345", details="67", server_items="{ }")
+        request = ChatRequest("m", "m", (Message("user", "long " * 99), answer), choices=4)
+        prepared = PreparedRequest(request, identity.identify(ME, request.messages), ())
+        prepared.check_size(40)
+        with self.assertRaises(TooLarge):
+            prepared.check_size(39)
 
 
 class TestStrategies(RestoreTestCase):
@@ -381,6 +413,18 @@ class TestRetry(RestoreTestCase):
         prepared = self.memory.prepare_second_attempt(U, A, T, U2, assistant("A2"), user("U3"))
         self.assertEqual(["system", "user"], [message.role for message in prepared.request.messages])
 
+    def test_after_a_refusal_turns_after_the_last_filler_stay(self) -> None:
+        self.memory.record((U,), A, "")
+        self.memory.record((U, A, T), assistant("A2"), "known")
+        prepared = self.memory.prepare_second_attempt(U, A, T, assistant("A2"), U2)
+        self.assertEqual(["known"], reasonings(prepared))
+
+    def test_after_a_refusal_of_nothing_but_a_transcript_it_stays_one(self) -> None:
+        request = _request((U, A, T, U2), True, True)
+        found = self.memory.look_up(request)
+        refused = prepare(request, found, "recover")
+        self.assertIs(refused, prepare(request, found, "recover", refused=refused))
+
     def test_after_a_refusal_the_reject_strategy_answers_409(self) -> None:
         with self.assertRaises(MissingReasoning):
             self.memory.prepare_second_attempt(U, assistant("Hi"), U2, strategy="reject")
@@ -423,11 +467,11 @@ class TestGrownHistory(unittest.TestCase):
             answer = assistant(f"I look for the {number}th time.")
             self.memory.record(chat, answer, f"thought {number}")
             chat += [answer, U2]
-        for _ in range(3 * 101):
+        for _ in range(3 * 100):
             found = find_turns(ME, _request(chat, True, True), find, chats)
             self.assertEqual(30, prepare(found.request, found, "placeholder", chats).count_turns().filled)
         # The newest turn is always looked up; the empty one with all others, by two kinds of key.
-        self.assertEqual({1: 202, 31: 2}, Counter(sizes[-204:]))
+        self.assertEqual({1: 200, 31: 2}, Counter(sizes[-202:]))
 
     def test_a_turn_that_was_restored_is_not_looked_at_again(self) -> None:
         """16 chats of 200 turns took 1.6 times as long as one: every turn of theirs had left the CPU's cache."""
@@ -458,14 +502,15 @@ class TestGrownHistory(unittest.TestCase):
     def test_a_chat_in_memory_is_restored_for_an_upstream_without_its_tools(self) -> None:
         """And without the memory, too: its entry may be gone when the next upstream is asked."""
         plain = (U, assistant("Well."), U2) * 4
-        self.memory.record(plain[:-2], plain[-2], "thought")
+        for at in (1, 4, 7, 10):
+            self.memory.record(plain[:at], plain[at], "thought")
         request, other = (_request(plain, tools, True) for tools in (True, False))
         for _ in range(2):
             found = self.memory.look_up(request, self.memory.chats)
             prepare(request, found, "placeholder", self.memory.chats)
         for chats in (self.memory.chats, NO_CHAT):
-            self.assertEqual("thought", reasonings(prepare(request, found, "placeholder", chats))[-1])
-            self.assertEqual(None, reasonings(prepare(other, found, "placeholder", chats))[-1])
+            self.assertEqual(["thought"] * 4, reasonings(prepare(request, found, "placeholder", chats)))
+            self.assertEqual([None] * 4, reasonings(prepare(other, found, "placeholder", chats)))
 
     def test_a_cleared_store_is_cleared_for_chats_in_memory_too(self) -> None:
         chat = [S, U]

@@ -1,6 +1,8 @@
+import re
 import unittest
 
 from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.reasoning import restore as recovery
 from tests.support.histories import assistant, result, system, user
 
@@ -36,7 +38,9 @@ class TestTranscript(unittest.TestCase):
 
     def test_known_reasoning_is_part_of_the_transcript(self) -> None:
         known = assistant("", CALL, reasoning="because of this")
-        self.assertIn("because of this", recovered(U, known, T, A, T, last_lost=3)[0].content)
+        filled = assistant("", CALL, reasoning=FILLER)
+        transcript = str(recovered(U, known, T, filled, T, last_lost=3)[0].content)
+        self.assertEqual(["(thinking) because of this"], re.findall(r"\(thinking\).*", transcript))
 
     def test_recovery_inside_a_tool_loop_repeats_the_user_message(self) -> None:
         found = recovered(S, U, A, T, last_lost=2)
@@ -71,4 +75,6 @@ class TestTranscript(unittest.TestCase):
     def test_a_transcript_has_the_names_of_messages_and_placeholders_for_images(self) -> None:
         self.assertIn("user bob ---", recovered(Message("user", "hi", name="bob"), A, T, U2, last_lost=1)[0].content)
         image = Message("user", ({"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}))
-        self.assertIn("see\n[image: ", recovered(image, A, T, U2, last_lost=1)[0].content)
+        found = recovered(image, A, T, U2, last_lost=1)
+        self.assertIn("see\n[image: ", found[0].content)
+        self.assertEqual([U2], found[1:])
