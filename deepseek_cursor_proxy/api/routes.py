@@ -22,7 +22,6 @@ from deepseek_cursor_proxy.api.clients import is_claude, key_setting
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import CLAUDE_PREFIX, DISPLAY_NAMES, claude_name, offered_models
 from deepseek_cursor_proxy.errors import (
-    BadRequest,
     MethodNotAllowed,
     NotFound,
     OverBudget,
@@ -184,8 +183,6 @@ class App:
                     reply = reply._replace(headers=(*reply.headers, (header, new_request_id())))
             else:
                 reply = endpoint(self._config, request, match.group)
-        except RecursionError:
-            reply = self._refuse(BadRequest("The request is nested too deeply."), request, name, report)
         except ProxyError as error:
             reply = self._refuse(error, request, name, report)
         except BaseException as error:

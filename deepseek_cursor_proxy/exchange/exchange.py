@@ -72,7 +72,7 @@ class Exchange:
             client.namespace, client.chat, services.reasoning_store.finder(client.namespace), client.memory
         )
         self._tracker = ChatTracker(found.request, found.history, services.chats)
-        self._failover = Failover(client._replace(chat=found.request), found, self._tracker, services)
+        self._failover = Failover(client, found, self._tracker, services)
         self._started = time.monotonic()
         self._attempt = self._failover.first()
         self._request = request = self._attempt.request

@@ -266,7 +266,7 @@ class Failover:
         self._found = found
         self._tracker = tracker
         self._services = services
-        targets, self._chat = find_targets(request, services.upstreams)
+        targets, self._chat = find_targets(request, found.history.conversation, services.upstreams)
         self._route = services.upstreams.route(self._chat.digest) if self._chat is not None else None
         self.retries = Retries(services.config.retry_budget, lambda seconds: pause(seconds, request.peer))
         self._untried = [target for target in targets if target.upstream.has_keys]

@@ -45,7 +45,6 @@ from deepseek_cursor_proxy.deepseek.hosts import Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import NotFound, ProxyError
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
-from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.upstream.breaker import Breaker
@@ -394,8 +393,8 @@ class FoundTargets(NamedTuple):
     chat: RoutedChat | None
 
 
-def find_targets(request: ClientRequest, upstreams: Upstreams) -> FoundTargets:
-    """Raises a ProxyError if no upstream can serve the request."""
+def find_targets(request: ClientRequest, conversation: bytes, upstreams: Upstreams) -> FoundTargets:
+    """The upstreams for a request of this chat; raises a ProxyError if none can serve it."""
     chat = request.chat
     if upstreams.only is not None:
         return FoundTargets([Target(upstreams.only, chat.model)], None)
@@ -403,8 +402,7 @@ def find_targets(request: ClientRequest, upstreams: Upstreams) -> FoundTargets:
     import hashlib
 
     upstreams.check(chat.model, request.spend_refusal)
-    history = identify(request.namespace, chat.messages, chat.chat_name, request.memory)
-    digest = hashlib.sha256(history.conversation + chat.model.encode("utf-8", "surrogatepass")).digest()
+    digest = hashlib.sha256(conversation + chat.model.encode("utf-8", "surrogatepass")).digest()
     max_tokens = chat.params.get("max_tokens")
     routed = RoutedChat(digest, request.namespace, request.spend_refusal is None, max_tokens)
     if not (chat.server_tools or server_tools.is_forced(chat)):
