@@ -8,6 +8,7 @@ import re
 import tomllib
 import unittest
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from deepseek_cursor_proxy import __version__
@@ -16,7 +17,9 @@ from deepseek_cursor_proxy.cli import main, service
 from deepseek_cursor_proxy.cli.service import Launch
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, SECRET_VARIABLE
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
+from deepseek_cursor_proxy.deepseek.model_names import MODELS
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE_LINE
+from deepseek_cursor_proxy.usage.prices import USD, find_step
 from tests.support.settings_table import settings_table
 from tests.test_architecture import DIRECTIONS
 
@@ -38,7 +41,17 @@ OTHER_FLAGS |= {"--format", "--since", "--min-turns", "--only-complete"}
 OTHER_FLAGS |= {"--live", "--report"}
 OTHER_FLAGS |= {"--yes", "--print", "--undo", "--url", "--show", "--flash-subagents"}
 # Flags of other programs, as the pages name them.
-FOREIGN_FLAGS = {"--strict", "--user", "--now", "--provider", "--operator", "--read-only", "--tmpfs", "--rm"}
+FOREIGN_FLAGS = {
+    "--strict",
+    "--effort",
+    "--user",
+    "--now",
+    "--provider",
+    "--operator",
+    "--read-only",
+    "--tmpfs",
+    "--rm",
+}
 
 
 def block(language: str, start: str) -> str:
@@ -79,6 +92,15 @@ class TablesTest(unittest.TestCase):
         rows = [f"| {each.name} | `{each.sign}` | {each.seen} | {each.why} |" for each in clients.AGENTS + clients.SDKS]
         table = "\n".join(["| client | known by | seen in | why |", "|---|---|---|---|", *rows])
         self.assertTrue(marked("clients", "clients") == table, f".github/docs/clients.md should have:\n\n{table}\n")
+
+    def test_the_prices_are_todays_and_pro_costs_three_to_seven_times_as_much(self) -> None:
+        """So say the README and `setup`, too."""
+        flash, pro = (step.peak for name in MODELS[::-1] if (step := find_step(name, USD, datetime.now(UTC))))
+        found = re.findall(r"(?m)^\| `deepseek-[^`]*` \| \$([\d.]+) \| \$([\d.]+) \| \$([\d.]+) \|$", ALL)
+        rates = [[rates.hit, rates.miss, rates.output] for rates in (flash, pro)]
+        self.assertEqual(rates, [list(map(float, row)) for row in found])
+        times = sorted(int(each / other) for each, other in zip(rates[1], rates[0], strict=True))
+        self.assertEqual([3, 7], [times[0], times[-1]])
 
 
 class NamesTest(unittest.TestCase):

@@ -35,6 +35,7 @@ from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, w
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.settings import HOME
 from deepseek_cursor_proxy.config.values import expand_home
+from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import redact_keys
 
@@ -49,6 +50,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--print", action="store_true", help="print what to add by hand, and change nothing")
     which.add_argument("--undo", action="store_true", help="put back what was there before")
+    # Not `model`: that is the setting of the proxy.
+    parser.add_argument(
+        "--model",
+        dest="client_model",
+        choices=MODELS[::-1],
+        default=clients.FLASH,
+        help="the model that the client asks for (default %(default)s)",
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--show", action="store_true", help="show new files whole, such as Codex's model catalogue")
     parser.add_argument(
@@ -75,6 +84,7 @@ def run(options: dict[str, Any]) -> int:
         raise StartupError("--flash-subagents is for claude-code; for others set subagent_model in the settings")
     config = load(options).config
     endpoint, public_url = _endpoint(config, options["url"])
+    endpoint = replace(endpoint, model=options["client_model"])
     if name == CURSOR:
         return _print_cursor(config, config_path(options), endpoint, public_url)
     machine = Machine.here()
@@ -238,15 +248,28 @@ def _print_notes(client: Client, machine: Machine, endpoint: ProxyEndpoint, conf
     if config.served_keys:
         _offer_access_key(config, endpoint.key_variable if client.key_variable is None else client.key_variable)
     if variable := missing_variable(client, machine, endpoint):
-        set_it = f"setx {variable} {HIDDEN_KEY}" if machine.system == "win32" else f"export {variable}={HIDDEN_KEY}"
         print(f"{client.title} takes {endpoint.key_word} from {variable}, which is not set here. Before you start it:")
-        print(f"  {set_it}")
+        for line in _set_variable(variable, machine):
+            print(f"  {line}")
     if endpoint.rule_file is not None:
         print("Restart the proxy, so that it reads subagent_model.")
+    if endpoint.model == clients.FLASH:
+        print(f"DeepSeek Flash answers. --model {clients.PRO} chooses V4 Pro, for three to seven times the money.")
     for line in client.notes(machine, endpoint):
         print(line)
     if not _is_answered(endpoint.root):
         print(f"No proxy runs at {endpoint.root} yet. Start it: {program_name()}")
+
+
+def _set_variable(variable: str, machine: Machine) -> Iterator[str]:
+    """How to set a variable, today and for every shell after it."""
+    if machine.system == "win32":
+        yield f"setx {variable} {HIDDEN_KEY}      (it counts in every terminal that you open from then on)"
+        return
+    shell = Path(machine.environment.get("SHELL", "")).name
+    file = {"zsh": "~/.zshrc", "bash": "~/.bashrc"}.get(shell, "the file that your shell reads at its start")
+    yield f"export {variable}={HIDDEN_KEY}"
+    yield f"For tomorrow as well, put that line into {file}."
 
 
 def _is_answered(root: str) -> bool:
@@ -275,8 +298,10 @@ def _print_cursor(config: ProxyConfig, path: Path, endpoint: ProxyEndpoint, publ
     # public_hosts names a tunnel that the proxy did not open.
     public = public_url or next((f"https://{host}" for host in config.public_hosts), None)
     base_url = f"{public}/v1" if public else endpoint.base_url
-    lines = [*steps(base_url, key, config.upstream_model, is_public=public is not None), ""]
-    for line in (*lines, *long_context(config.upstream_model, config.models, str(path))):
+    # Another host has names of its own.
+    model = endpoint.model if config.upstream_model in KNOWN_MODELS else config.upstream_model
+    lines = [*steps(base_url, key, model, is_public=public is not None), ""]
+    for line in (*lines, *long_context(model, config.models, str(path))):
         print(line)
     return 0
 

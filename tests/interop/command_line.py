@@ -94,9 +94,9 @@ class ClientCase(unittest.TestCase):
             self.fail(f"the client {fate}; DeepSeek got {len(self.said)} requests and refused {refused}{self.output}")
         return printed
 
-    def set_up(self, client: str, url: str, **environment: str) -> str:
+    def set_up(self, client: str, url: str, model: str = MODEL, **environment: str) -> str:
         """Point a client in this home to a proxy by the command for it; what that prints."""
-        return self._setup(client, "--url", url, **environment)
+        return self._setup(client, "--url", url, "--model", model, **environment)
 
     def undo(self, client: str) -> str:
         return self._setup(client, "--undo")

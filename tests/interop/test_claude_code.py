@@ -49,7 +49,8 @@ class ClaudeCodeCase(AgentCase):
         # Nobody listens there: what is meant for the world outside does not get there.
         nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
         program = self.program("node", _launcher, **environment_of_the_page(self.url), **nowhere)
-        return self.run_client(program, *options, "-p", question, "--allowedTools", TOOLS)
+        # Opus is Pro, the stricter of the two.
+        return self.run_client(program, *options, "--model", "opus", "-p", question, "--allowedTools", TOOLS)
 
     def point_at(self, url: str) -> None:
         self.url = url
@@ -119,13 +120,28 @@ class SetUpTest(SetUpCase):
         settings = self.home / ".claude" / "settings.json"
         settings.parent.mkdir()
         settings.write_bytes(theirs := b'{"includeCoAuthoredBy": false, "env": {"EDITOR": "vi"}}')
-        self.assertIn("ANTHROPIC_AUTH_TOKEN", self.set_up("claude-code", self.proxy_with_a_memory()))
+        self.assertIn("ANTHROPIC_AUTH_TOKEN", self._setup("claude-code", "--url", self.proxy_with_a_memory()))
         self.assert_task_done(self.ask(QUESTION))
         self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
         self.assert_whole_chat()
-        self.assertEqual({(MODEL, "max")}, {(one["model"], one["reasoning_effort"]) for one in self.fake.accepted})
+        asked = {(one["model"], one["reasoning_effort"]) for one in self.fake.accepted}
+        self.assertEqual({("deepseek-flash", "high")}, asked)
         self.undo("claude-code")
         self.assertEqual(theirs, settings.read_bytes())
+
+    def test_its_rows_and_efforts_are_ours(self) -> None:
+        self.set_up("claude-code", self.proxy_with_a_memory())
+        for row, model in (
+            ("fable", MODEL),
+            ("opus", MODEL),
+            ("sonnet", "deepseek-flash"),
+            ("haiku", "deepseek-flash"),
+        ):
+            for effort in ("low", "max"):
+                self.said.append(Answer("", ""))
+                self.ask("Go on.", "--model", row, "--effort", effort)
+                last = self.fake.accepted[-1]
+                self.assertEqual((model, effort), (last["model"], last.get("reasoning_effort")), self.output)
 
     def test_it_lists_our_models_and_takes_their_names(self) -> None:
         """As its `/model` does: it keeps the list in a file, for the next time that it is shown."""
@@ -184,7 +200,7 @@ class SubagentTest(SetUpCase):
 
     def test_the_task(self) -> None:
         proxy = self._proxy.enter_context(running_proxy(self.fake.url, subagent_model="deepseek-flash"))
-        printed = self._setup("claude-code", "--flash-subagents", "--url", proxy)
+        printed = self._setup("claude-code", "--flash-subagents", "--model", MODEL, "--url", proxy)
         self.assertIn('+subagent_model = "deepseek-flash"', printed)
         self.assertIn("Hello.", self.ask("Have another agent say hello."))
         models = [payload["model"] for payload in self.fake.accepted]

@@ -7,7 +7,7 @@ made it sends as text before the answer.
 import itertools
 from pathlib import Path
 
-from deepseek_cursor_proxy.cli.setup.clients import PROVIDER, SMALL_MODEL
+from deepseek_cursor_proxy.cli.setup.clients import FLASH, PROVIDER
 from tests.fake_deepseek import Answer
 from tests.fake_deepseek.leaks import FORMS
 from tests.interop.agents import QUESTION, AgentCase
@@ -51,7 +51,7 @@ class OpencodeTest(AgentCase):
     def test_a_chat_keeps_its_reasoning_when_the_model_is_switched_and_switched_back(self) -> None:
         self.configure()
         self.assert_task_done(self.ask(QUESTION))
-        for model in (SMALL_MODEL, MODEL):
+        for model in (FLASH, MODEL):
             self.ask("How many did I want?", "-c", "-m", f"{PROVIDER}/{model}")
         agent = [payload for payload in self.fake.accepted if payload.get("tools")]
         self.assertEqual(2, len({payload["model"] for payload in agent}))

@@ -24,11 +24,10 @@ from deepseek_cursor_proxy.cli.setup.json_text import JsonEdit
 from deepseek_cursor_proxy.cli.setup.marked_text import TomlEdit, YamlItems, YamlKeys
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.config.values import expand_home
-from deepseek_cursor_proxy.deepseek.model_names import DISPLAY_NAMES as NAMES
-from deepseek_cursor_proxy.deepseek.model_names import MODELS, can_see_images
+from deepseek_cursor_proxy.deepseek.model_names import DISPLAY_NAMES, MODELS, can_see_images
 from deepseek_cursor_proxy.usage.prices import USD, find_step
 
-MODEL, SMALL_MODEL = MODELS
+PRO, FLASH = MODELS
 PROVIDER = "deepseek-proxy"
 _CATALOGUE_NAME = "deepseek-proxy-models.json"
 
@@ -53,12 +52,19 @@ class ProxyEndpoint:
     root: str
     key_variable: str = DEEPSEEK_KEY_VARIABLE
     key: str | None = None
+    # Flash unless the user chooses Pro: it costs a seventh to a third as much, and sees pictures.
+    model: str = FLASH
     # The configuration of the proxy, if it gets a rule for sub-agents.
     rule_file: Path | None = None
 
     @property
     def base_url(self) -> str:
         return f"{self.root}/v1"
+
+    @property
+    def models(self) -> list[str]:
+        """DeepSeek's models, the chosen one first: some clients begin with the first of a list."""
+        return sorted(MODELS, key=lambda model: model != self.model)
 
     @property
     def key_word(self) -> str:
@@ -128,33 +134,32 @@ class Client:
 
 def _codex(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CODEX_HOME", machine.home / ".codex")
-    keys = {"model": MODEL, "model_provider": PROVIDER, "model_catalog_json": str(place / _CATALOGUE_NAME)}
+    keys = {"model": endpoint.model, "model_provider": PROVIDER, "model_catalog_json": str(place / _CATALOGUE_NAME)}
     provider = {
         "name": "DeepSeek",
         "base_url": endpoint.base_url,
         "env_key": endpoint.key_variable,
         "wire_api": "responses",
     }
-    catalogue = WholeFile(_catalogue(), "the catalogue of DeepSeek's models")
+    catalogue = WholeFile(_catalogue(endpoint.models), "the catalogue of DeepSeek's models")
     edit = TomlEdit("codex", keys, f"model_providers.{PROVIDER}", provider)
     return [Target(place / "config.toml", edit), Target(place / _CATALOGUE_NAME, catalogue)]
-
-
-_EFFORT_VARIABLE, _EFFORT = "CLAUDE_CODE_EFFORT_LEVEL", "max"
 
 
 def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
     variables = {
         "ANTHROPIC_BASE_URL": endpoint.root,
-        "ANTHROPIC_MODEL": MODEL,
-        "ANTHROPIC_DEFAULT_OPUS_MODEL": MODEL,
-        "ANTHROPIC_DEFAULT_SONNET_MODEL": MODEL,
-        "ANTHROPIC_DEFAULT_HAIKU_MODEL": SMALL_MODEL,
-        "CLAUDE_CODE_SUBAGENT_MODEL": SMALL_MODEL,
+        "ANTHROPIC_MODEL": endpoint.model,
+        # The rows of `/model`.
+        "ANTHROPIC_DEFAULT_FABLE_MODEL": PRO,
+        "ANTHROPIC_DEFAULT_OPUS_MODEL": PRO,
+        "ANTHROPIC_DEFAULT_SONNET_MODEL": FLASH,
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": FLASH,
+        "CLAUDE_CODE_SUBAGENT_MODEL": FLASH,
         # In auto mode it checks actions by itself, since DeepSeek does not; otherwise it would run none of them.
         "CLAUDE_CODE_AUTO_MODE_SERVER": "0",
-        "CLAUDE_CODE_AUTO_MODE_MODEL": SMALL_MODEL,
+        "CLAUDE_CODE_AUTO_MODE_MODEL": FLASH,
         # `/model` lists the names of our models, too.
         "CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1",
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "1000000",
@@ -167,10 +172,8 @@ def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     if endpoint.rule_file is not None:
         # Sub-agents and checks then ask for the model of the chat, so that the proxy knows what the rule saves.
         del values[("env", "CLAUDE_CODE_SUBAGENT_MODEL")], values[("env", "CLAUDE_CODE_AUTO_MODE_MODEL")]
-        rules = [Target(endpoint.rule_file, TomlEdit("claude-code", {"subagent_model": SMALL_MODEL}))]
-    # As DeepSeek recommends it, unless the user has chosen another.
-    defaults: JsonValues = {("env", _EFFORT_VARIABLE): _EFFORT}
-    return [Target(place / "settings.json", JsonEdit(values, defaults)), *rules]
+        rules = [Target(endpoint.rule_file, TomlEdit("claude-code", {"subagent_model": FLASH}))]
+    return [Target(place / "settings.json", JsonEdit(values)), *rules]
 
 
 def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
@@ -178,20 +181,20 @@ def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[st
     if is_anthropic_key(machine.environment.get("ANTHROPIC_AUTH_TOKEN", "")):
         yield "Warning: ANTHROPIC_AUTH_TOKEN holds an Anthropic key (sk-ant-…), which the proxy refuses."
     name = "ANTHROPIC_API_KEY"
-    for found in _other_keys(machine, endpoint, [name], [(place / "settings.json", name)]):
+    for found in _other_values(machine, endpoint, [name], [(place / "settings.json", name)]):
         yield f"Warning: {found} is also sent to the proxy, which uses ANTHROPIC_AUTH_TOKEN. Unset it."
-    for found in _other_keys(machine, endpoint, [], [(place / "settings.json", "ANTHROPIC_AUTH_TOKEN")]):
+    for found in _other_values(machine, endpoint, [], [(place / "settings.json", "ANTHROPIC_AUTH_TOKEN")]):
         yield f"{found} is what Claude Code sends to the proxy: it must be {endpoint.key_word}."
-    with contextlib.suppress(Unreadable):
-        if re.search(rf'"{_EFFORT_VARIABLE}": *"{_EFFORT}"', read_text(place / "settings.json")):
-            yield f"{_EFFORT_VARIABLE} is {_EFFORT}, as DeepSeek recommends: long thinking, which costs most. For less,"
-            yield f"set it to high in {place / 'settings.json'}."
+    yield "`/model` opus and fable are DeepSeek V4 Pro, sonnet, haiku and all small jobs Flash."
+    effort = "CLAUDE_CODE_EFFORT_LEVEL"
+    for found in _other_values(machine, endpoint, [effort], [(place / "settings.json", effort)]):
+        yield f"{found} overrides `/effort` and --effort: remove it to choose an effort there."
 
 
-def _other_keys(
+def _other_values(
     machine: Machine, endpoint: ProxyEndpoint, variables: Iterable[str], places: Iterable[tuple[Path, str]]
 ) -> Iterator[str]:
-    """Where the environment or a file has another key than the one for the proxy, which the client would send."""
+    """Where the environment or a file sets a variable, to another value than the key for the proxy."""
     own = machine.environment.get(endpoint.key_variable)
     for name in variables:
         if machine.environment.get(name) not in ("", None, own):
@@ -214,11 +217,11 @@ def _opencode(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         "npm": "@ai-sdk/openai-compatible",
         "name": "DeepSeek",
         "options": {"baseURL": endpoint.base_url, "apiKey": f"{{env:{endpoint.key_variable}}}"},
-        "models": {slug: _opencode_model(slug) for slug in NAMES},
+        "models": {slug: _opencode_model(slug) for slug in endpoint.models},
     }
     values: JsonValues = {
-        ("model",): f"{PROVIDER}/{MODEL}",
-        ("small_model",): f"{PROVIDER}/{SMALL_MODEL}",
+        ("model",): f"{PROVIDER}/{endpoint.model}",
+        ("small_model",): f"{PROVIDER}/{FLASH}",
         ("provider", PROVIDER): provider,
     }
     # opencode would add it by itself, and lay the file out anew.
@@ -229,7 +232,7 @@ def _opencode(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
 def _opencode_model(slug: str) -> dict[str, Any]:
     modalities = {"input": ["text", "image"] if can_see_images(slug) else ["text"], "output": ["text"]}
     return {
-        "name": NAMES[slug],
+        "name": DISPLAY_NAMES[slug],
         "reasoning": True,
         "tool_call": True,
         "attachment": can_see_images(slug),
@@ -248,12 +251,12 @@ def _cost(slug: str) -> dict[str, float]:
 def _qwen_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     auth = {"selectedType": "openai", "baseUrl": endpoint.base_url, "apiKey": f"${endpoint.key_variable}"}
     values: JsonValues = {("security", "auth", name): value for name, value in auth.items()}
-    values[("model", "name")] = MODEL
+    values[("model", "name")] = endpoint.model
     return [Target(machine.home / ".qwen" / "settings.json", JsonEdit(values, has_comments=True))]
 
 
 def _qwen_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
-    for found in _other_keys(machine, endpoint, ["OPENAI_API_KEY"], []):
+    for found in _other_values(machine, endpoint, ["OPENAI_API_KEY"], []):
         yield f"Warning: Qwen Code sends {found}, not the key in its file. Unset it, or set it to {endpoint.key_word}."
 
 
@@ -261,7 +264,7 @@ def _continue(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CONTINUE_GLOBAL_DIR", machine.home / ".continue")
     items: list[YamlValues] = [
         {
-            "name": NAMES[slug],
+            "name": DISPLAY_NAMES[slug],
             "provider": "openai",
             "model": slug,
             "apiBase": endpoint.base_url,
@@ -270,7 +273,7 @@ def _continue(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
             "capabilities": ["tool_use", "image_input"] if can_see_images(slug) else ["tool_use"],
             "defaultCompletionOptions": {"contextLength": CONTEXT_TOKENS, "maxTokens": 65536},
         }
-        for slug in NAMES
+        for slug in endpoint.models
     ]
     head = {"name": "DeepSeek", "version": "1.0.0", "schema": "v1"}
     return [Target(place / "config.yaml", YamlItems("continue", "models", items, head))]
@@ -284,7 +287,8 @@ def _continue_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
 def _cline(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CLINE_DIR", machine.home / ".cline")
     kind = "openai-compatible"
-    settings = {"provider": kind, "apiKey": endpoint.key or HIDDEN_KEY, "model": MODEL, "baseUrl": endpoint.base_url}
+    settings = {"provider": kind, "apiKey": endpoint.key or HIDDEN_KEY}
+    settings |= {"model": endpoint.model, "baseUrl": endpoint.base_url}
     provider = {"settings": settings, "updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
     values: JsonValues = {("lastUsedProvider",): kind, ("providers", kind): provider}
     defaults: JsonValues = {("version",): 1, ("modes",): {}}
@@ -293,17 +297,17 @@ def _cline(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
 
 def _cline_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     yield "This is Cline's command line. In its extension choose the provider OpenAI Compatible, with the base URL"
-    yield f"{endpoint.base_url}, {endpoint.key_word} and the model {MODEL}."
+    yield f"{endpoint.base_url}, {endpoint.key_word} and the model {endpoint.model}."
 
 
 def _aider(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     keys = {
-        "model": f"openai/{MODEL}",
-        "weak-model": f"openai/{SMALL_MODEL}",
+        "model": f"openai/{endpoint.model}",
+        "weak-model": f"openai/{FLASH}",
         "edit-format": "diff",
         "openai-api-base": endpoint.base_url,
     }
-    models: JsonValues = {(f"openai/{slug}",): _aider_model(slug) for slug in NAMES}
+    models: JsonValues = {(f"openai/{slug}",): _aider_model(slug) for slug in endpoint.models}
     return [
         Target(machine.home / ".aider.conf.yml", YamlKeys("aider", keys)),
         Target(machine.home / ".aider.model.metadata.json", JsonEdit(models)),
@@ -314,7 +318,7 @@ def _aider_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     # The second variable and both files win over the first one.
     variables = ["OPENAI_API_KEY", "AIDER_OPENAI_API_KEY"]
     places = [(machine.home / ".aider.conf.yml", "openai-api-key"), (machine.home / ".env", "OPENAI_API_KEY")]
-    for found in _other_keys(machine, endpoint, variables, places):
+    for found in _other_values(machine, endpoint, variables, places):
         yield f"Warning: aider sends {found} to the proxy. Unset it, or set it to {endpoint.key_word}."
 
 
@@ -336,19 +340,19 @@ def _zed(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     models = [
         {
             "name": slug,
-            "display_name": NAMES[slug],
+            "display_name": DISPLAY_NAMES[slug],
             "max_tokens": CONTEXT_TOKENS,
             "max_output_tokens": OUTPUT_TOKENS,
             "capabilities": {"tools": True, "images": can_see_images(slug), "parallel_tool_calls": True},
         }
-        for slug in NAMES
+        for slug in endpoint.models
     ]
     values: JsonValues = {
         ("language_models", "openai_compatible", PROVIDER): {
             "api_url": endpoint.base_url,
             "available_models": models,
         },
-        ("agent", "default_model"): {"provider": PROVIDER, "model": MODEL},
+        ("agent", "default_model"): {"provider": PROVIDER, "model": endpoint.model},
     }
     return [Target(place / "settings.json", JsonEdit(values, has_comments=True))]
 
@@ -367,14 +371,14 @@ def _llm(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
             "api_key_name": PROVIDER,
             "supports_tools": True,
         }
-        for slug in NAMES
+        for slug in endpoint.models
     ]
     return [Target(place / "extra-openai-models.yaml", YamlItems("llm", None, items, {}))]
 
 
 def _llm_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     yield f"Give llm {endpoint.key_word} once: llm keys set {PROVIDER}"
-    yield f"Then: llm -m {MODEL} Hello      (llm models default {MODEL} makes it the default)"
+    yield f"Then: llm -m {endpoint.model} Hello      (llm models default {endpoint.model} makes it the default)"
 
 
 CLIENTS = {
@@ -439,7 +443,7 @@ def _names(text: str, root: str) -> bool:
 # debug models` prints and asks for when one is missing. It wants instructions as well, which are in our own words.
 # Releases before 0.166 ask for the two `supports_` fields.
 
-_DESCRIPTIONS = ("DeepSeek's strongest model.", "DeepSeek's fast and cheap model; it sees pictures.")
+_DESCRIPTIONS = {PRO: "DeepSeek's strongest model.", FLASH: "DeepSeek's fast and cheap model; it sees pictures."}
 _EFFORTS = {"low": "Short thinking", "high": "Thinking for most work", "max": "Long thinking for hard problems"}
 # Codex's own figure for its models.
 _OUTPUT_TOKENS_OF_A_TOOL = 10_000
@@ -478,16 +482,16 @@ and do not repeat whole files: the user has them.
 """
 
 
-def _catalogue() -> str:
-    models = [_catalogue_model(number, slug) for number, slug in enumerate(NAMES)]
-    return json.dumps({"models": models}, indent=2, ensure_ascii=False) + "\n"
+def _catalogue(models: Iterable[str]) -> str:
+    entries = [_catalogue_model(number, slug) for number, slug in enumerate(models)]
+    return json.dumps({"models": entries}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _catalogue_model(number: int, slug: str) -> dict[str, Any]:
     return {
         "slug": slug,
-        "display_name": NAMES[slug],
-        "description": _DESCRIPTIONS[number],
+        "display_name": DISPLAY_NAMES[slug],
+        "description": _DESCRIPTIONS[slug],
         "default_reasoning_level": "high",
         "supported_reasoning_levels": [{"effort": name, "description": text} for name, text in _EFFORTS.items()],
         "shell_type": "unified_exec",

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -64,9 +65,9 @@ class SetupTest(SetupCase):
         ran = self.run_setup("codex", answers=("y",))
         self.assertEqual((0, ""), (ran.code, ran.err))
         self.assertIn('-model = "gpt-6"\n', ran.out)
-        self.assertIn('+model = "deepseek-v4-pro"\n', ran.out)
+        self.assertIn('+model = "deepseek-flash"\n', ran.out)
         self.assertIn("export DEEPSEEK_API_KEY=" if sys.platform != "win32" else "setx DEEPSEEK_API_KEY", ran.out)
-        self.assertIn('model = "deepseek-v4-pro"', self.codex.read_text("utf-8"))
+        self.assertIn('model = "deepseek-flash"', self.codex.read_text("utf-8"))
         again = self.run_setup("codex", answers=())
         self.assertEqual((0, True), (again.code, "nothing was changed" in again.out))
         self.assertEqual(0, self.run_setup("codex", "--undo", answers=("yes",)).code)
@@ -100,14 +101,32 @@ class SetupTest(SetupCase):
         self.run_setup("codex", "--yes")
         self.assertIn("models, deleted, 87 lines", self.run_setup("codex", "--undo", "--yes").out)
 
-    def test_an_effort_that_the_user_has_chosen_stays_and_another_is_named(self) -> None:
+    def test_claude_code_keeps_its_own_choice_of_the_effort(self) -> None:
+        """The variable would override /effort and --effort; without it the effort is high."""
         self.claude.parent.mkdir()
-        self.claude.write_text('{"env": {"CLAUDE_CODE_EFFORT_LEVEL": "low"}}', encoding="utf-8")
-        self.assertNotIn("effort", self.run_setup("claude-code", "--yes").out.partition("now points")[2].lower())
-        self.assertEqual("low", json.loads(self.claude.read_text("utf-8"))["env"]["CLAUDE_CODE_EFFORT_LEVEL"])
+        self.run_setup("claude-code", "--yes")
+        self.assertNotIn("EFFORT", self.claude.read_text("utf-8"))
         self.run_setup("claude-code", "--undo", "--yes")
-        self.claude.write_text("{}", encoding="utf-8")
-        self.assertIn("CLAUDE_CODE_EFFORT_LEVEL is max, as", self.run_setup("claude-code", "--yes").out)
+        self.claude.write_text('{"env": {"CLAUDE_CODE_EFFORT_LEVEL": "low"}}', encoding="utf-8")
+        self.assertIn("overrides `/effort`", self.run_setup("claude-code", "--yes").out)
+        self.assertEqual("low", json.loads(self.claude.read_text("utf-8"))["env"]["CLAUDE_CODE_EFFORT_LEVEL"])
+
+    def test_another_model_can_be_chosen_later_and_undo_needs_no_choice(self) -> None:
+        for client, path in (("codex", self.codex), ("claude-code", self.claude)):
+            told = self.run_setup(client, "--yes").out
+            self.assertIn("--model deepseek-v4-pro chooses V4 Pro, for three to seven times the money", told)
+            for model in ("deepseek-v4-pro", "deepseek-flash", "deepseek-v4-pro"):
+                self.assertEqual(0, self.run_setup(client, "--yes", "--model", model).code)
+                asked = re.findall(r'(?m)^model = "(.+)"|"ANTHROPIC_MODEL": "(.+)"', path.read_text("utf-8"))
+                self.assertEqual([model], ["".join(each) for each in asked])
+            self.assertEqual(0, self.run_setup(client, "--undo", "--yes").code)
+            self.assertFalse(path.exists())
+
+    def test_a_missing_variable_is_named_with_the_file_that_keeps_it(self) -> None:
+        for shell, file in (("/bin/zsh", "~/.zshrc"), ("/usr/bin/bash", "~/.bashrc"), ("", "the file that your shell")):
+            with mock.patch.dict(os.environ, {"SHELL": shell}), mock.patch.object(sys, "platform", "linux"):
+                told = self.run_setup("codex", "--yes").out
+            self.assertIn(f"export DEEPSEEK_API_KEY=sk-…\n  For tomorrow as well, put that line into {file}", told)
 
     def test_subagents_go_to_flash_by_a_rule_of_the_proxy_that_undo_takes_out(self) -> None:
         self.configure("# mine\nport = 9000\n\n[models]\n")
@@ -147,7 +166,7 @@ class SetupTest(SetupCase):
         for theirs in ("name: Mine\nmodels: []  # none yet\nrules:\n  - short\n", "models: [ ]"):
             path.write_text(theirs, encoding="utf-8")
             self.assertEqual(0, self.run_setup("continue", "--yes").code)
-            self.assertRegex(path.read_text("utf-8"), r"(?m)^models:\n  - name: DeepSeek V4 Pro\n")
+            self.assertRegex(path.read_text("utf-8"), r"(?m)^models:\n  - name: DeepSeek Flash\n")
             self.assertEqual(0, self.run_setup("continue", "--undo", "--yes").code)
             self.assertEqual(theirs, path.read_text("utf-8"))
 
@@ -232,7 +251,10 @@ class SetupTest(SetupCase):
         ran = self.run_setup("cursor")
         self.assertEqual((0, []), (ran.code, self.files()))
         self.assertIn("https://x.ngrok-free.app/v1", ran.out)
-        self.assertIn('"gpt-5.6-sol" = "deepseek-v4-pro"', ran.out)
+        self.assertIn('"gpt-5.6-sol" = "deepseek-flash"', ran.out)
+        self.assertIn('"gpt-5.6-sol" = "deepseek-v4-pro"', self.run_setup("cursor", "--model", "deepseek-v4-pro").out)
+        self.configure('model = "vendor/model"\n')
+        self.assertIn('"gpt-5.6-sol" = "vendor/model"', self.run_setup("cursor").out)
 
     def test_cursor_gets_the_host_of_a_tunnel_that_the_settings_name(self) -> None:
         self.assertIn("with a tunnel", self.run_setup("cursor").out)

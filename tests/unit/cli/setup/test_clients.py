@@ -1,10 +1,20 @@
 """The table of clients: their files on every system, what is written into them, and what `status` sees."""
 
 import json
+import re
 import tomllib
+from dataclasses import replace
 
 from deepseek_cursor_proxy.cli import setup_command
-from deepseek_cursor_proxy.cli.setup.clients import ACCESS_KEY_VARIABLE, CLIENTS, ProxyEndpoint, Status, status
+from deepseek_cursor_proxy.cli.setup.clients import (
+    ACCESS_KEY_VARIABLE,
+    CLIENTS,
+    FLASH,
+    PRO,
+    ProxyEndpoint,
+    Status,
+    status,
+)
 from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
 
 # Below the home; by system where they differ.
@@ -56,6 +66,12 @@ class OtherKeysTest(FilesCase):
                 same = {variable: "sk-own", ENDPOINT.key_variable: "sk-own"}
                 for none in ({}, {variable: ""}, same):
                     self.assertNotIn("Warning", self.notes(name, **none))
+
+    def test_setup_says_what_overrides_the_effort_that_is_chosen_in_claude_code(self) -> None:
+        overrides = "overrides `/effort` and --effort"
+        self.assertNotIn(overrides, self.notes("claude-code"))
+        variable = "CLAUDE_CODE_EFFORT_LEVEL"
+        self.assertIn(f"{variable} in the environment {overrides}", self.notes("claude-code", **{variable: "max"}))
 
     def test_setup_warns_of_a_token_that_the_proxy_refuses(self) -> None:
         found = self.notes("claude-code", ANTHROPIC_AUTH_TOKEN="sk-ant-1234567")
@@ -121,14 +137,32 @@ class ContentTest(FilesCase):
                 self.assertIn(ACCESS_KEY_VARIABLE, text)
                 self.assertNotIn("DEEPSEEK_API_KEY", text)
 
+    def test_every_client_asks_for_flash_unless_pro_is_chosen(self) -> None:
+        """A list of models begins with the chosen one, because some clients begin with the first."""
+        for model in (FLASH, PRO):
+            for client in CLIENTS.values():
+                with self.subTest(client.name, model=model):
+                    target = client.targets(self.machine("linux"), replace(ENDPOINT, model=model))[0]
+                    first = re.search("deepseek-(?:flash|v4-pro)", target.editor.by_hand())
+                    assert first is not None
+                    self.assertEqual(model, first[0])
+
+    def test_claude_codes_rows_are_pro_and_flash_by_their_size(self) -> None:
+        for model in (FLASH, PRO):
+            [target] = CLIENTS["claude-code"].targets(self.machine("linux"), replace(ENDPOINT, model=model))
+            env = json.loads(target.editor.by_hand())["env"]
+            rows = {row: env[f"ANTHROPIC_DEFAULT_{row}_MODEL"] for row in ("FABLE", "OPUS", "SONNET", "HAIKU")}
+            self.assertEqual({"FABLE": PRO, "OPUS": PRO, "SONNET": FLASH, "HAIKU": FLASH}, rows)
+            self.assertEqual(model, env["ANTHROPIC_MODEL"])
+
     def test_codex_is_told_about_the_models(self) -> None:
         self.set_up(CLIENTS["codex"])
         config, catalogue = (target.path for target in self.targets(CLIENTS["codex"]))
         settings = tomllib.loads(config.read_text("utf-8"))
         self.assertEqual(str(catalogue), settings["model_catalog_json"])
         self.assertEqual("responses", settings["model_providers"][settings["model_provider"]]["wire_api"])
-        pro, flash = json.loads(catalogue.read_text("utf-8"))["models"]
-        self.assertEqual(settings["model"], pro["slug"])
+        flash, pro = json.loads(catalogue.read_text("utf-8"))["models"]
+        self.assertEqual(settings["model"], flash["slug"])
         for model in (pro, flash):
             self.assertEqual(1_048_576, model["context_window"])
             self.assertEqual(["low", "high", "max"], [each["effort"] for each in model["supported_reasoning_levels"]])
