@@ -7,7 +7,7 @@ import threading
 import unittest
 
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress
-from deepseek_cursor_proxy.storage.resp.client import Engine, Script
+from deepseek_cursor_proxy.storage.resp.client import Engine, Script, ScriptCall
 from deepseek_cursor_proxy.storage.resp.protocol import Reply, ReplyError
 from tests.support.resp_commands import Call, register_twin
 from tests.support.threads import run_at_once
@@ -137,15 +137,21 @@ class CommandTests(EngineCase):
         counts: list[Reply] = []
 
         def count(_: int) -> None:
-            counts.append(self.client.run_script(COUNT_UP, b"k", [b"1", b"10"], SECONDS))
+            counts.extend(self.client.run_scripts([ScriptCall(COUNT_UP, b"k", [b"1", b"10"])], SECONDS))
 
         run_at_once(count, range(20))
         granted = sorted(count for count in counts if count != [0, None])
         self.assertEqual([[number, b"%d" % number] for number in range(1, 11)], granted)  # type: ignore[type-var]
 
+    def test_scripts_in_one_round_trip_run_in_their_order(self) -> None:
+        # The second one is known when it comes, and runs once more after the first, which is not.
+        calls = [ScriptCall(COUNT_UP, b"{k}", [b"%d" % number, b"100"]) for number in (1, 10, 20)]
+        self.assertEqual([1, 11, 31], [reply[0] for reply in self.client.run_scripts(calls, SECONDS)])  # type: ignore[index]
+        self.assertEqual([32, 42, 62], [reply[0] for reply in self.client.run_scripts(calls, SECONDS)])  # type: ignore[index]
+
     def test_a_script_that_fails_is_an_error_reply(self) -> None:
         self.run_command(b"SET", b"k", b"text")
-        reply = self.client.run_script(COUNT_UP, b"k", [b"1", b"10"], SECONDS)
+        [reply] = self.client.run_scripts([ScriptCall(COUNT_UP, b"k", [b"1", b"10"])], SECONDS)
         self.assertIn("WRONGTYPE", reply.text if isinstance(reply, ReplyError) else "")
 
     def test_callers_at_once_get_their_own_replies(self) -> None:

@@ -11,6 +11,7 @@ from unittest import mock
 import tests.support.shared_scripts  # noqa: F401  (registers the twins of the scripts)
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.resp import client
 from deepseek_cursor_proxy.storage.shared.reasonings import SharedReasonings
 from deepseek_cursor_proxy.storage.shared.state import SharedState
 from tests.support.polling import wait_until
@@ -27,8 +28,8 @@ class EngineTestCase(unittest.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        for name in () if self.has_deadlines else ("state._READ_SECONDS", "state._WRITE_SECONDS", "limits._SECONDS"):
-            self.enterContext(mock.patch(f"deepseek_cursor_proxy.storage.shared.{name}", 5.0))
+        for name in () if self.has_deadlines else ("LEAST_SECONDS", "MOST_SECONDS"):
+            self.enterContext(mock.patch.object(client, name, 5.0))
         self.engine = self.start_engine()
         self.place = Path(self.enterContext(TemporaryDirectory()))
         self.instances: list[Instance] = []

@@ -1,7 +1,9 @@
 """Engine: one logical server for any number of threads, a single one or a cluster.
 
 The rules:
-    1. A call takes at most its `seconds`, and CONNECT_SECONDS more if it has to connect.
+    1. A call takes at most its `seconds`, or `reply_seconds` if these are more, and as long again if it has to connect.
+       `reply_seconds` follow the round trips: a multiple of the last ones, more after a timeout. A check has them, too,
+       so that an engine which is too slow for the calls is down.
     2. Anything that means "not now" is raised as EngineDown. An error reply about a command is returned as ReplyError.
     3. Nothing is sent twice, but for redirected commands, which the first node did not run. After EngineDown a write
        may have happened or not; only the caller knows whether it may be repeated.
@@ -28,6 +30,10 @@ from deepseek_cursor_proxy.storage.resp.cluster import ClusterMap, SingleServer,
 from deepseek_cursor_proxy.storage.resp.connection import Connection, Dialer
 from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, EngineRefused, Reply, ReplyError
 
+# A reply may take four round trips, as far as that is between these.
+LEAST_SECONDS, MOST_SECONDS = 0.05, 0.5
+_ROUND_TRIPS = 4
+# Connecting takes several round trips, and at least this is allowed for it.
 CONNECT_SECONDS = 0.25
 # So many timeouts or lost connections in a row mean that the engine is down; one may be an accident.
 _MOST_FAILURES = 3
@@ -52,6 +58,12 @@ class Script:
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
+class ScriptCall(NamedTuple):
+    script: Script
+    key: bytes
+    arguments: Sequence[bytes]
+
+
 class Engine:
     """Called by any thread. The lock protects `_idle`, `_failures` and `_fault`; `_reporting` the order of reports."""
 
@@ -65,6 +77,8 @@ class Engine:
         # Calls that failed in a row, and why the engine is not used; empty if it is.
         self._failures = 0
         self._fault = ""
+        # How long a reply may take; the most, until one has come.
+        self.reply_seconds = MOST_SECONDS
         self._reporting = threading.Lock()
         self._was_available = True
         self._check_seconds = _FIRST_CHECK_SECONDS
@@ -76,7 +90,7 @@ class Engine:
         """Whether every node answered when it was last asked."""
         return not self._fault and not self._is_closed
 
-    def run(self, commands: Sequence[Command], seconds: float) -> list[Reply]:
+    def run(self, commands: Sequence[Command], seconds: float = 0.0) -> list[Reply]:
         """The replies, in the order of the commands: one round trip per node, to all nodes at once."""
         if self._is_closed:
             raise EngineDown(f"{self._address}: closed")
@@ -84,21 +98,34 @@ class Engine:
             # If no thread could be started before, perhaps one can now.
             self._checks.wake()
             raise EngineDown(fault)
+        budget = _Budget(Deadline.after(max(seconds, self.reply_seconds)), self._connect_seconds)
+        started = time.monotonic()
         try:
-            replies = self._run(commands, _Budget(Deadline.after(seconds)))
+            replies = self._run(commands, budget)
         except EngineDown as error:
             self._count_failure(error)
             raise
-        self._failures = 0
+        took = time.monotonic() - started - budget.connecting
+        self.reply_seconds = _within_bounds(max(_ROUND_TRIPS * took, self.reply_seconds / 2))
+        self._failures, self._check_seconds = 0, _FIRST_CHECK_SECONDS
         return replies
 
-    def run_script(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float) -> Reply:
-        """The script's result; the server gets its text only if it does not know it yet."""
-        deadline = Deadline.after(seconds)
-        [reply] = self.run([(b"EVALSHA", script.sha, b"1", key, *arguments)], seconds)
-        if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
-            [reply] = self.run([(b"EVAL", script.source, b"1", key, *arguments)], deadline.left)
-        return reply
+    def run_scripts(self, calls: Sequence["ScriptCall"], seconds: float = 0.0) -> list[Reply]:
+        """The results; the server gets the text of a script only if it does not know it yet.
+
+        Calls after the first one that it does not know run twice.
+        """
+        replies = self.run([(b"EVALSHA", each.script.sha, b"1", each.key, *each.arguments) for each in calls], seconds)
+        is_unknown = [isinstance(reply, ReplyError) and reply.code == "NOSCRIPT" for reply in replies]
+        if any(is_unknown):
+            at = is_unknown.index(True)
+            rest = [(b"EVAL", each.script.source, b"1", each.key, *each.arguments) for each in calls[at:]]
+            replies[at:] = self.run(rest, seconds)
+        return replies
+
+    def check_soon(self) -> None:
+        """Have the background thread check the engine now; returns at once."""
+        self._checks.wake()
 
     def close(self) -> None:
         """Close all connections; idempotent. Calls that are under way end by themselves."""
@@ -164,6 +191,10 @@ class Engine:
 
     # Connections …
 
+    @property
+    def _connect_seconds(self) -> float:
+        return max(CONNECT_SECONDS, self.reply_seconds)
+
     def _take(self, node: Node, budget: "_Budget") -> Connection:
         while True:
             with self._lock:
@@ -194,12 +225,17 @@ class Engine:
 
     def _count_failure(self, error: EngineDown) -> None:
         """A refusal means that the engine is down; a timeout may be an accident, so it is checked."""
+        self._allow_more_time(error)
         with self._lock:
             self._failures += 1
             if isinstance(error, EngineRefused) or self._failures >= _MOST_FAILURES:
                 self._fault = self._fault or str(error)
         self._checks.wake()
         self._report()
+
+    def _allow_more_time(self, error: EngineDown) -> None:
+        if not isinstance(error, EngineRefused):
+            self.reply_seconds = _within_bounds(2 * self.reply_seconds)
 
     def _report(self) -> None:
         with self._reporting:
@@ -211,32 +247,39 @@ class Engine:
 
     def _check(self) -> float | None:
         """Run by the background thread: read the topology and check every node."""
+        if self._fault:
+            # Also before the first check, which may pass at once although the calls have failed.
+            self._checks.pause(self._check_seconds)
+            self._check_seconds = min(2 * self._check_seconds, _MOST_CHECK_SECONDS)
         try:
-            self._topology.refresh(self._dialer, Deadline.after(CONNECT_SECONDS * len(self._address.nodes)))
+            self._topology.refresh(self._dialer, Deadline.after(self._connect_seconds * len(self._address.nodes)))
             fault = next(filter(None, map(self._check_node, sorted(self._topology.nodes))), "")
         except EngineDown as error:
+            self._allow_more_time(error)
             fault = str(error)
         with self._lock:
-            self._fault, self._failures = fault, 0
+            self._fault = fault
+            # Only a call that succeeds proves that calls do: after the next one that fails, it is down again.
+            self._failures = min(self._failures, _MOST_FAILURES - 1)
         self._close_idle([node for node in [*self._idle] if fault or node not in self._topology.nodes])
         self._report()
         if not fault:
-            self._check_seconds = _FIRST_CHECK_SECONDS
             # A cluster that is being changed wakes this thread at every reply.
             self._checks.pause(_FIRST_CHECK_SECONDS)
-            return None
-        self._check_seconds = min(2 * self._check_seconds, _MOST_CHECK_SECONDS)
-        return self._check_seconds
+        return 0.0 if fault else None
 
     def _check_node(self, node: Node) -> str:
         """Why the node cannot be used; empty if it can."""
-        deadline = Deadline.after(CONNECT_SECONDS)
         try:
-            with closing(self._dialer.open(node, deadline)) as connection:
-                replies = connection.exchange([(b"PING",), self._topology.check], deadline)
+            with closing(self._dialer.open(node, Deadline.after(self._connect_seconds))) as connection:
+                started = time.monotonic()
+                replies = connection.exchange([(b"PING",), self._topology.check], Deadline.after(self.reply_seconds))
                 _raise_if_not_now(node, replies)
         except EngineDown as error:
+            self._allow_more_time(error)
             return str(error)
+        # It may prove that calls need more time, but not that they need less.
+        self.reply_seconds = _within_bounds(max(_ROUND_TRIPS * (time.monotonic() - started), self.reply_seconds))
         match replies[1]:
             case [bytes(role), *_] if role != b"master":
                 return f"{node}: it is a replica"
@@ -250,17 +293,19 @@ class _Budget:
     """The time of one call. Used by one thread."""
 
     deadline: Deadline
-    connect_seconds: float = CONNECT_SECONDS
+    connect_seconds: float
+    # What connecting has taken.
+    connecting: float = 0.0
 
     @contextmanager
     def for_connects(self) -> Iterator[Deadline]:
         """The deadline for connecting; the time it takes is added to that of the call."""
         started = time.monotonic()
         try:
-            yield Deadline.after(self.connect_seconds)
+            yield Deadline.after(self.connect_seconds - self.connecting)
         finally:
             spent = time.monotonic() - started
-            self.connect_seconds -= spent
+            self.connecting += spent
             self.deadline = Deadline(self.deadline + spent)
 
 
@@ -270,6 +315,10 @@ class _Step(NamedTuple):
     place: int
     command: Command
     node: Node
+
+
+def _within_bounds(seconds: float) -> float:
+    return min(MOST_SECONDS, max(LEAST_SECONDS, seconds))
 
 
 def _raise_if_not_now(node: Node, replies: Sequence[Reply]) -> None:

@@ -24,6 +24,8 @@ from deepseek_cursor_proxy.storage.resp.protocol import (
 )
 
 _RECEIVE_BYTES = 64 * 1024
+# What has arrived of a reply gives the rest more time: a long one takes several round trips.
+_BYTES_PER_SECOND = 1024 * 1024
 # What a socket without time left raises if it would have to wait.
 _WOULD_WAIT = (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -67,6 +69,7 @@ class Connection:
         data = self._sock.recv(_RECEIVE_BYTES)
         if not data:
             raise EngineDown(f"{self.node}: the server closed the connection")
+        self._deadline = Deadline(self._deadline + len(data) / _BYTES_PER_SECOND)
         return data
 
     @property

@@ -2,7 +2,7 @@
 
 write    returns when the engine has acknowledged. If it cannot be used, or is late, the write goes to the backlog
          in the file of this instance, and so do all writes after it, until a thread has written them in order
-read     waits for 50 ms, once more if that was too short, and then returns None
+read     waits as long as the engine usually takes, once more if that was too short, and then returns None
 secret   the engine has an HMAC of the secret of those who share it. An instance with another secret says so, goes
          on alone and neither reads nor writes there
 """
@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from deepseek_cursor_proxy.storage.database import Database, Reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress
-from deepseek_cursor_proxy.storage.resp.client import Engine, Script
+from deepseek_cursor_proxy.storage.resp.client import Engine, Script, ScriptCall
 from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, Reply, ReplyError
 from deepseek_cursor_proxy.storage.shared.scripts import NAMES, WRITES
 from deepseek_cursor_proxy.storage.table import Table
@@ -29,7 +29,6 @@ from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _log = logging.getLogger(__name__)
 
-_READ_SECONDS = 0.05
 _WRITE_SECONDS = 0.25
 # A long response takes longer, …
 _BYTES_PER_SECOND = 32 * 1024 * 1024
@@ -39,6 +38,14 @@ _CATCH_UP_SECONDS = 2.0
 _START_SECONDS = 0.5
 _CHECK_KEY = b"dcp:check"
 _BATCH = 64
+_BATCH_BYTES = 1024 * 1024
+_OLDEST = """
+SELECT id, used_at, script, key, arguments FROM backlog WHERE id IN (
+  SELECT id FROM (SELECT id, size, sum(size) OVER (ORDER BY id) AS sum FROM (
+    SELECT id, length(arguments) AS size FROM backlog ORDER BY id LIMIT ?
+  )) WHERE sum - size < ?
+) ORDER BY id
+"""
 # Of a value of `keep_first`: a digest.
 _MOST_NAME_BYTES = 64
 # Error replies to a write that another try may not get: no memory, a full disk, too few replicas, no permission yet.
@@ -107,8 +114,7 @@ class Backlog(Table[BacklogEntry]):
     def oldest(self) -> list[tuple[tuple[int, float], BacklogEntry]]:
         """The oldest entries, each with its number and time. Raises Unusable."""
         added = self._added
-        query = "SELECT id, used_at, script, key, arguments FROM backlog ORDER BY id LIMIT ?"
-        entries = [(row[:2], BacklogEntry(*row[2:])) for row in self.database.select(query, _BATCH)]
+        entries = [(row[:2], BacklogEntry(*row[2:])) for row in self.database.select(_OLDEST, _BATCH, _BATCH_BYTES)]
         if not entries and added == self._added:
             self._has_rows = False
         return entries
@@ -159,6 +165,8 @@ class SharedState:
     @property
     def fault(self) -> str:
         """Why the engine is not used at the moment; empty if it is."""
+        # It may have gone while no call was made.
+        self.engine.check_soon()
         if self.refusal or self.stalled or (self._is_verified and self.engine.is_available):
             return self.refusal or self.stalled
         return "it does not answer"
@@ -167,7 +175,7 @@ class SharedState:
         """The reply of a script; None if the engine does not answer in time."""
         for _ in range(2 if self._is_verified else 0):
             try:
-                reply = self.engine.run_script(script, key, arguments, seconds or _READ_SECONDS)
+                [reply] = self.engine.run_scripts([ScriptCall(script, key, arguments)], seconds)
             except EngineDown:
                 continue
             return None if isinstance(reply, ReplyError) else reply
@@ -179,7 +187,7 @@ class SharedState:
             return None
         if self._is_verified and not self.backlog:
             try:
-                reply = self._run(script, key, arguments, _WRITE_SECONDS)
+                [reply] = self._run([ScriptCall(script, key, arguments)], _WRITE_SECONDS)
                 return None if isinstance(reply, ReplyError) else reply
             except EngineDown as error:
                 self._note_stall(error)
@@ -195,20 +203,22 @@ class SharedState:
         sealer, place = self.sealer(b"", b"first"), name.encode()
         try:
             sealed = sealer.seal_bytes(value, place)
-            *_, found = self.engine.run([(b"SET", key, sealed, b"NX"), (b"GET", key)], _READ_SECONDS)
+            *_, found = self.engine.run([(b"SET", key, sealed, b"NX"), (b"GET", key)])
         except EngineDown:
             return None
         return sealer.open_bytes(found, _MOST_NAME_BYTES, place) if isinstance(found, bytes) else None
 
-    def _run(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float) -> Reply:
-        """The reply of a write. Raises EngineDown if it may or must be repeated."""
-        seconds += sum(map(len, arguments)) / _BYTES_PER_SECOND
-        reply = self.engine.run_script(script, key, arguments, seconds)
-        if isinstance(reply, ReplyError):
-            if reply.code in _LATER:
-                raise _Stalled(reply.text)
-            _log.error("%s does not take a write, which is lost for the other proxies: %s", self.address, reply.text)
-        return reply
+    def _run(self, calls: Sequence[ScriptCall], seconds: float) -> list[Reply]:
+        """The replies of writes. Raises EngineDown if all of them may or must be repeated."""
+        seconds += sum(len(word) for call in calls for word in call.arguments) / _BYTES_PER_SECOND
+        replies = self.engine.run_scripts(calls, seconds)
+        errors = [reply for reply in replies if isinstance(reply, ReplyError)]
+        for error in errors:
+            if error.code in _LATER:
+                raise _Stalled(error.text)
+        for error in errors:
+            _log.error("%s does not take a write, which is lost for the other proxies: %s", self.address, error.text)
+        return replies
 
     # When the engine is back …
 
@@ -230,8 +240,9 @@ class SharedState:
         try:
             self._verify()
             while not self.refusal and (entries := self.backlog.oldest()):
-                for _, entry in entries:
-                    self._run(WRITES[entry.script], entry.key, _unpack(entry.arguments), _CATCH_UP_SECONDS)
+                # In one round trip, or a distant engine would never catch up with a busy proxy.
+                calls = [ScriptCall(WRITES[each.script], each.key, _unpack(each.arguments)) for _, each in entries]
+                self._run(calls, _CATCH_UP_SECONDS)
                 self.backlog.delete([number for number, _ in entries])
                 count += len(entries)
         except EngineDown as error:

@@ -6,7 +6,7 @@ import unittest
 from contextlib import ExitStack
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.shared import state
+from deepseek_cursor_proxy.storage.resp import client
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.laws.test_protocols import CALLERS, Visible
 from tests.proxy.shared import test_several_proxies, test_shared_limits
@@ -98,7 +98,7 @@ def _on_a_cluster(case: type) -> type:
 
 _STORES = (
     *(test_reasonings.TestSharedReasonings, test_responses.TestSharedResponses, test_limits.TestSharedLimits),
-    *(test_state.TestOutages, test_state.TestSecret),
+    *(test_state.TestOutages, test_state.TestSecret, test_state.TestDistantEngine),
 )
 _PROXIES = (test_several_proxies.TestSeveralProxies, test_shared_limits.TestSharedLimits)
 _CLUSTERED = (_STORES[0], _STORES[2], _PROXIES[0])
@@ -129,7 +129,7 @@ class TestProxiesOnAServer(OnAServer, test_several_proxies.SharedTestCase):
                 self.go_on(*chats[0], f"{seed} {step} ", rng.choice(APIS), each[step % 2], rng)
             self.engine.pause()
             # The deadlines that users have, under which a stopped engine is found out.
-            deadlines = mock.patch.multiple(state, _READ_SECONDS=0.05, _WRITE_SECONDS=0.25)
+            deadlines = mock.patch.multiple(client, LEAST_SECONDS=0.05, MOST_SECONDS=0.5)
             try:
                 deadlines.start()
                 # Another chat: the first one has keys, of turns that the other proxy made, that only the engine knows.

@@ -24,6 +24,7 @@ from tests.fake_deepseek import FakeDeepSeek
 from tests.support.admin_client import AdminCase
 from tests.support.raw_upstream import HANG, RawUpstream, ScriptedReply, TunnelProxy
 from tests.support.resp_server import RespServer
+from tests.support.slow_relay import SlowRelay
 
 PORT = "DEEPSEEK_CURSOR_PROXY_PORT"
 SECRET = "sk-doctor-planted-0123456789"
@@ -241,6 +242,11 @@ class BrokenTest(DoctorCase):
     def no_engine(self) -> None:
         self.use_engine().stop()
 
+    def distant_engine(self) -> None:
+        relay = self.enterContext(SlowRelay(self.use_engine().port, 0.4))
+        self.enterContext(mock.patch.object(state, "_WRITE_SECONDS", 0.25))
+        self.set_variable("DEEPSEEK_CURSOR_PROXY_STORE", relay.url)
+
     def engine_of_others(self) -> None:
         self.use_engine().run(b"SET", b"dcp:check", b"another")
 
@@ -400,6 +406,7 @@ POSIX = os.name != "nt"
 T = BrokenTest
 BROKEN = [
     Broken("engine absent", T.no_engine, "engine", "failed", "it does not answer: .*refused", "correct `store`"),
+    Broken("engine too distant", T.distant_engine, "engine", "failed", "it does not answer: .*in time", "start it"),
     Broken("engine of others", T.engine_of_others, "engine", "failed", "another installation secret", "secret_file"),
     Broken("secret of one", T.secret_of_one, "engine", "warning", "a secret that only this proxy has", "secret_file"),
     Broken("engine that drops", T.engine_that_drops, "engine", "warning", "in use .allkeys-lru", "noeviction"),

@@ -1,14 +1,17 @@
+import _socket
 import random
 import socket
 import threading
 import time
 import unittest
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.storage.resp import client
-from deepseek_cursor_proxy.storage.resp.client import CONNECT_SECONDS, Engine, _Budget
+from deepseek_cursor_proxy.storage.resp.client import Engine, _Budget
+from deepseek_cursor_proxy.storage.resp.connection import Connection, Dialer
 from deepseek_cursor_proxy.storage.resp.protocol import EngineDown, Reply, ReplyError
 from tests.support.engine_cases import SECONDS, EngineCase
 from tests.support.fuzzing import cases
@@ -36,6 +39,8 @@ class OutageCase(EngineCase):
 
     def assert_down(self, words: str, seconds: float = SECONDS) -> None:
         started = time.monotonic()
+        if seconds == SHORT:
+            self.client.reply_seconds = SHORT
         with self.assertRaises(EngineDown) as caught:
             self.get(seconds)
         self.assertLess(time.monotonic() - started, SOON)
@@ -230,16 +235,87 @@ class TestOutages(OutageCase):
             engine.run([(b"GET", b"k")], SECONDS)
 
 
+class TestDeadlines(OutageCase):
+    def deadlines(self, reply_seconds: float, seconds: float = 0.0) -> tuple[float, float]:
+        """The time that a call has to connect, and that its reply may take."""
+        here, allowed = threading.current_thread(), list[float]()
+
+        def settimeout(sock: socket.socket, seconds: float | None) -> None:
+            if threading.current_thread() is here and seconds is not None:
+                allowed.append(seconds)
+            _socket.socket.settimeout(sock, seconds)
+
+        self.server.disconnect()
+        wait_until(lambda: not self.server._sockets)
+        self.client.reply_seconds = reply_seconds
+        with mock.patch.object(socket.socket, "settimeout", settimeout, create=True):
+            self.get(seconds)
+        return allowed[0], allowed[-1]
+
+    def test_a_call_has_the_time_that_it_asks_for_or_that_replies_take(self) -> None:
+        for reply_seconds, seconds, expected in ((0.4, 0.0, 0.4), (0.4, 0.3, 0.4), (0.4, 3.0, 3.0)):
+            with self.subTest(reply_seconds=reply_seconds, seconds=seconds):
+                connecting, reply = self.deadlines(reply_seconds, seconds)
+                self.assertLessEqual(connecting, 0.4)
+                self.assertLessEqual(reply, expected)
+                self.assertGreater(reply, expected / 2)
+
+    def test_connecting_to_a_near_server_has_the_time_of_some_round_trips(self) -> None:
+        connecting, _ = self.deadlines(0.05, 3.0)
+        self.assertLessEqual(connecting, 0.25)
+        self.assertGreater(connecting, 0.05)
+
+    def test_the_time_to_connect_is_no_part_of_a_round_trip(self) -> None:
+        opened = Dialer.open
+
+        def open(*arguments: Any) -> Connection:
+            threading.Event().wait(0.12)
+            return opened(*arguments)
+
+        self.client.reply_seconds = 0.05
+        with mock.patch.object(Dialer, "open", open):
+            self.get(3.0)
+        self.assertLess(self.client.reply_seconds, 0.4)
+
+    def test_calls_that_fail_are_an_outage_although_every_check_passes(self) -> None:
+        self.get()
+        self.server.pause()
+        self.client._check_seconds = 30.0
+        with mock.patch.object(Engine, "_check_node", return_value=""):
+            for _ in range(3):
+                self.assertEqual([], self.changes)
+                self.assert_down("no reply in time", SHORT)
+                # The check after the third one waits first.
+                self.client._checks.wait(0.1)
+            self.assertFalse(self.client.is_available)
+        self.assertEqual(1, len(self.changes), self.changes)
+
+    def test_what_has_arrived_of_a_long_reply_gives_the_rest_more_time(self) -> None:
+        self.client.run([(b"SET", b"k", b"x" * 1_200_000)], SECONDS)
+        stop = threading.Event()
+        self.addCleanup(stop.set)
+
+        def send(sock: socket.socket, data: bytes) -> None:
+            for start in range(0, len(data), 300_000):
+                sock.sendall(data[start : start + 300_000])
+                stop.wait(0.15)
+
+        with mock.patch.object(self.server, "send", send):
+            self.client.reply_seconds = 0.3
+            self.assertEqual(1_200_000, len(bytes(self.get(0.3))))  # type: ignore[arg-type]
+
+
 class TestBudget(unittest.TestCase):
     def test_the_time_of_connects_is_added_once_and_bounded_in_all(self) -> None:
         with mock.patch.object(time, "monotonic", side_effect=[100.0, 100.0, 100.0, 100.1, 100.1, 100.1, 100.2]):
-            budget = _Budget(Deadline.after(1))
+            budget = _Budget(Deadline.after(1), 0.25)
             with budget.for_connects() as deadline:
-                self.assertEqual(100 + CONNECT_SECONDS, deadline)
+                self.assertEqual(100.25, deadline)
             self.assertAlmostEqual(101.1, budget.deadline)
             with budget.for_connects() as deadline:
-                self.assertAlmostEqual(100 + CONNECT_SECONDS, deadline)
+                self.assertAlmostEqual(100.25, deadline)
             self.assertAlmostEqual(101.2, budget.deadline)
+            self.assertAlmostEqual(0.2, budget.connecting)
 
 
 class TestLogins(OutageCase):

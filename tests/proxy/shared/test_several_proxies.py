@@ -3,15 +3,20 @@
 import contextlib
 import http.client
 import random
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
+from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.laws.test_protocols import CALLERS, ConversationTestCase, Visible
+from tests.support.admin_client import ADMIN_KEY, AdminCase, fetch
 from tests.support.generated_conversations import APIS, Conversation
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.polling import wait_until
 from tests.support.responses_client import ResponsesTestCase, question
 from tests.support.shared_engine import SECRET, EngineTestCase
+from tests.support.slow_relay import SlowRelay
 from tests.support.width import width
 
 
@@ -84,3 +89,37 @@ class TestSeveralProxies(SharedTestCase):
         wait_until(lambda: self.get(two, response).value["status"] == "completed")
         streamed = self.get(two, response, "?stream=true")
         self.assertEqual("response.completed", streamed.events[-1]["type"])
+
+
+class TestDistantEngine(SharedTestCase):
+    has_deadlines = True
+
+    def state(self, proxy: RunningProxy) -> tuple[str, bool]:
+        """What /readyz and the metric say of the engine."""
+        key = {"Authorization": f"Bearer {ADMIN_KEY}"}
+        url = AdminCase.admin(self, proxy).url  # type: ignore[arg-type]
+        ready, metrics = (fetch(url, path, key) for path in ("/readyz", "/metrics"))
+        return ready.value["engine"], b"\ndcp_engine_up 1\n" in metrics.body
+
+    def test_a_distant_engine_is_shared_and_one_that_is_too_distant_is_down_for_all_who_ask(self) -> None:
+        relay = self.enterContext(SlowRelay(urlsplit(self.engine.url).port or 0, 0.04))
+        self.enterContext(mock.patch.object(self, "engine", SimpleNamespace(url=relay.url)))
+        admin: Any = {"admin_port": 0, "admin_key": ADMIN_KEY}
+        proxies = [self.shared_proxy(name, **admin) for name in ("one", "two")]
+        each, rng = self.connections(*proxies), random.Random(7)
+        self.wait_until_written(*proxies)
+        conversation, visible = Conversation(CALLERS[0]), Visible(7, 0)
+        for step in range(4):
+            self.go_on(conversation, visible, f"thought {step} ", APIS[step % 3], each[step % 2], rng)
+        self.assertEqual([], self.fake.refused)
+        self.assertEqual([], self.log)
+        self.assertEqual([("shared", True)] * 2, [self.state(proxy) for proxy in proxies])
+        relay.seconds = 0.4
+        conversation, visible = Conversation(CALLERS[1]), Visible(7, 1)
+        for step in range(2):
+            self.go_on(conversation, visible, f"alone {step} ", APIS[step % 3], each[1], rng)
+        shared = proxies[1].server.services().shared
+        assert shared is not None
+        wait_until(lambda: shared.fault and self.log)
+        self.assertEqual(("it does not answer", False), self.state(proxies[1]))
+        self.assertIn("is not available", self.log[0])

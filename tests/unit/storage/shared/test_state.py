@@ -1,16 +1,22 @@
 import hashlib
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
+from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from deepseek_cursor_proxy.storage.resp import client
 from deepseek_cursor_proxy.storage.shared import state
 from deepseek_cursor_proxy.storage.shared.state import SharedState
 from tests.support.polling import eventually, wait_until
 from tests.support.resp_commands import CommandError
 from tests.support.shared_engine import EngineTestCase, Instance
+from tests.support.slow_relay import SlowRelay
 
 
 class TestOutages(EngineTestCase):
@@ -55,14 +61,14 @@ class TestOutages(EngineTestCase):
         self.assertEqual(["left"], self.order())
 
     def test_a_write_that_was_late_counts_once(self) -> None:
-        with mock.patch.object(state, "_WRITE_SECONDS", 0.02):
-            one, two = self.instance("one"), self.instance("two")
+        one, two = self.instance("one"), self.instance("two")
+        with short_deadlines(one):
             self.engine.pause()
             one.record("late", 1)
             self.assertEqual(1, self.waiting())
-            self.engine.resume()
-            # The stopped engine has run it meanwhile.
-            wait_until(lambda: two.shared.find(b"c" * 32, [bytes(31) + b"\1"]))
+        self.engine.resume()
+        # The stopped engine has run it meanwhile.
+        wait_until(lambda: two.shared.find(b"c" * 32, [bytes(31) + b"\1"]))
         two.record("newer", 1)
         one.wait_until_shared()
         self.assertEqual(["late", "newer"], self.order())
@@ -70,7 +76,7 @@ class TestOutages(EngineTestCase):
     def test_a_stopped_engine_delays_no_call_beyond_its_deadline(self) -> None:
         one = self.instance()
         self.engine.pause()
-        with mock.patch.object(state, "_WRITE_SECONDS", 0.02), mock.patch.object(state, "_READ_SECONDS", 0.01):
+        with short_deadlines(one):
             for number in range(20):
                 one.record("slow", number + 1)
                 self.assertEqual(["slow"], one.find(number + 1)[number + 1])
@@ -115,6 +121,13 @@ class TestOutages(EngineTestCase):
         self.assertIn("is available again", self.log[1])
         self.assertIn("has what waited for it: 5 writes", self.log[2])
 
+    def test_an_engine_that_goes_while_no_call_is_made_is_noticed_by_who_asks(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        self.engine.stop()
+        wait_until(lambda: one.state.fault and self.log)
+        self.assertIn("is not available", self.log[0])
+
     def test_a_wrong_password_is_an_outage_and_is_never_shown(self) -> None:
         self.engine.password = "hunter2"
         one = Instance(self.place / "wrong.sqlite3", f"redis://:guess@127.0.0.1:{self.engine.port}/", bytes(32))
@@ -123,6 +136,87 @@ class TestOutages(EngineTestCase):
         self.assertEqual({1: ["alone"]}, one.find(1))
         self.assertIn("WRONGPASS", self.log[0])
         self.assertNotIn("guess", " ".join(self.log))
+
+
+class TestDistantEngine(EngineTestCase):
+    """Deadlines follow the round trips: an engine is shared, however far it is, or it is down for all who ask."""
+
+    has_deadlines = True
+
+    def relay(self, seconds: float) -> SlowRelay:
+        """A relay to the engine, which all instances use from now on."""
+        relay = self.enterContext(SlowRelay(urlsplit(self.engine.url).port or 0, seconds))
+        self.engine_url = relay.url
+        return relay
+
+    def instance(self, name: str = "one", **options: Any) -> Instance:
+        with mock.patch.object(self, "engine", SimpleNamespace(url=self.engine_url)):
+            return super().instance(name, **options)
+
+    def check_sharing(self, turns: int = 3) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        self.wait_until_shared()
+        for number in range(1, turns):
+            self.assertTrue(one.record(f"thought {number}", number))
+            self.assertEqual({number: [f"thought {number}"]}, two.find(number))
+        self.assertEqual([], self.log)
+        self.assertEqual(["", ""], [each.state.fault for each in (one, two)])
+
+    def test_an_engine_with_a_round_trip_of_55_ms_is_shared(self) -> None:
+        self.relay(0.0275)
+        self.check_sharing()
+
+    def test_an_engine_with_a_round_trip_of_100_ms_is_shared(self) -> None:
+        self.relay(0.05)
+        self.check_sharing()
+
+    def test_what_waited_for_a_distant_engine_takes_few_round_trips(self) -> None:
+        relay = self.relay(0.0)
+        one = self.instance("one")
+        self.wait_until_shared()
+        with mock.patch.object(one.state, "_is_verified", False), mock.patch.object(one.state._catcher, "wake"):
+            for number in range(1, 201):
+                one.record(f"thought {number}", number)
+        relay.seconds = 0.05
+        with mock.patch.object(one.state.engine, "run", wraps=one.state.engine.run) as run:
+            one.state._catcher.wake()
+            one.wait_until_shared()
+        self.assertLess(run.call_count, 10)
+        self.assertEqual({number: [f"thought {number}"] for number in (1, 200)}, self.instance("two").find(1, 200))
+
+    def test_an_engine_that_becomes_distant_stays_shared(self) -> None:
+        relay = self.relay(0.0)
+        one, two = self.instance("one"), self.instance("two")
+        self.wait_until_shared()
+        for number in range(1, 10):
+            one.record("near", number)
+            two.find(number)
+        self.assertEqual(client.LEAST_SECONDS, two.state.engine.reply_seconds)
+        relay.seconds = 0.05
+        for number in range(10, 16):
+            one.record("far", number)
+            two.find(number)
+        self.wait_until_shared()
+        self.assertTrue(one.record("exact", 20))
+        self.assertEqual({20: ["exact"]}, two.find(20))
+
+    def test_an_engine_that_is_too_distant_is_down_for_all_who_ask(self) -> None:
+        relay = self.relay(0.0)
+        one = self.instance()
+        self.wait_until_shared()
+        relay.seconds = 0.4
+        for number in range(1, 5):
+            one.record("alone", number)
+        wait_until(lambda: one.state.fault and self.log)
+        self.assertIn("is not available", self.log[0])
+        # No check finds it well while its calls would fail.
+        for _ in range(2):
+            one.state.engine._check()
+            self.assertEqual((False, "it does not answer"), (one.state.engine.is_available, one.state.fault))
+        self.assertEqual(1, len(self.log), self.log)
+        relay.seconds = 0.05
+        one.wait_until_shared()
+        self.assertEqual({1: ["alone"]}, self.instance("two").find(1))
 
 
 class TestSecret(EngineTestCase):
@@ -158,6 +252,17 @@ class TestSecret(EngineTestCase):
     def test_a_bad_address_is_refused_in_words(self) -> None:
         with self.assertRaisesRegex(StartupError, "several servers"):
             SharedState("redis://a,b", bytes(32), self.instance().reasonings.database, Sealer)
+
+
+@contextmanager
+def short_deadlines(instance: Instance) -> Iterator[None]:
+    """Calls of the instance end after 20 ms."""
+    with (
+        mock.patch.object(state, "_WRITE_SECONDS", 0.02),
+        mock.patch.multiple(client, LEAST_SECONDS=0.01, MOST_SECONDS=0.02),
+    ):
+        instance.state.engine.reply_seconds = 0.02
+        yield
 
 
 def waiting(path: Path) -> int:
