@@ -201,22 +201,13 @@ def _unseal(message: Any, opener: Opener) -> Any:
     if not isinstance(blocks, list):
         return message
     opened = {at: text for at, block in enumerate(blocks) if (text := _open_signature(block, opener)) is not None}
-    if has_server_blocks(blocks):
-        if not opened:
-            return message
-        unsealed = [_thinking(opened[at]) if at in opened else block for at, block in enumerate(blocks)]
-        return {**message, "content": unsealed}
-    if not opened:
-        joined = _join_texts(blocks)
-        return message if joined is blocks else {**message, "content": joined}
-    # One reasoning may have been cut into several blocks.
-    first, reasoning = min(opened), "".join(opened.values())
-    kept = [
-        _thinking(reasoning) if at == first else block
-        for at, block in enumerate(blocks)
-        if at == first or at not in opened
-    ]
-    return {**message, "content": _join_texts(kept)}
+    if not (stay := has_server_blocks(blocks)) and len(opened) > 1:
+        # One reasoning was cut into several blocks.
+        blocks = [block for at, block in enumerate(blocks) if at == min(opened) or at not in opened]
+        opened = {min(opened): "".join(opened.values())}
+    kept = [{"type": "thinking", "thinking": opened[at]} if at in opened else block for at, block in enumerate(blocks)]
+    kept = kept if stay else _join_texts(kept)
+    return {**message, "content": kept} if kept != message["content"] else message
 
 
 def _unmark(block: Any) -> Any:
@@ -225,25 +216,18 @@ def _unmark(block: Any) -> Any:
     return {name: value for name, value in block.items() if name != "cache_control"}
 
 
-def _thinking(text: str) -> Json:
-    return {"type": "thinking", "thinking": text}
-
-
 def _join_texts(blocks: list[Any]) -> list[Any]:
     """The blocks of an answer with all of its text in the first text block, as the model wrote it.
 
     Thinking or a call cuts text in two, even in the middle of a line, and once a client has dropped that thinking
     nothing shows where.
     """
-    fields = map(as_object, blocks)
-    texts = [
-        at for at, block in enumerate(fields) if block.get("type") == "text" and isinstance(block.get("text"), str)
-    ]
+    texts = [block for block in blocks if as_object(block).get("type") == "text" and isinstance(block.get("text"), str)]
     if len(texts) < 2:
         return blocks
-    joined = {"type": "text", "text": "".join(blocks[at]["text"] for at in texts)}
-    later = set(texts[1:])
-    return [joined if at == texts[0] else block for at, block in enumerate(blocks) if at not in later]
+    joined = {"type": "text", "text": "".join([block["text"] for block in texts])}
+    kept = [block for block in blocks if block is texts[0] or block not in texts]
+    return [joined if block is texts[0] else block for block in kept]
 
 
 def _open_signature(block: Any, opener: Opener) -> str | None:

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json, encode_json, repair_object
+from deepseek_cursor_proxy.json_codec import as_object, encode_json, object_in, repair_object
 from deepseek_cursor_proxy.protocols import anthropic_errors as errors
 from deepseek_cursor_proxy.protocols.anthropic_request import MessageRequest
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
@@ -131,9 +131,9 @@ class ToolUse(Block):
     def __init__(self) -> None:
         super().__init__({"type": "tool_use", "id": "", "name": "", "input": {}})
         self._arguments: list[str] = []
-        self._written = self._checked_count = 0
+        self._written = 0
+        # The last character that is no blank.
         self._last = ""
-        self._was_whole = False
 
     @property
     def name(self) -> str:
@@ -153,10 +153,7 @@ class ToolUse(Block):
     @property
     def is_whole(self) -> bool:
         """Whether its arguments are a whole object; called only when something waits for it, as they may be long."""
-        if self._checked_count < len(self._arguments):
-            self._checked_count = len(self._arguments)
-            self._was_whole = self._last == "}" and _is_object(join_pieces(self._arguments))
-        return self._was_whole and bool(self.name)
+        return bool(self.name) and self._last == "}" and object_in(join_pieces(self._arguments)) is not None
 
     def write_rest(self) -> bytes:
         """Write the arguments that came since the last time."""
@@ -414,10 +411,3 @@ def usage(counts: Mapping[str, Any] | None, estimate: int = 0) -> dict[str, Any]
         "cache_read_input_tokens": cached,
         "output_tokens": count_of(counted, "completion_tokens"),
     }
-
-
-def _is_object(arguments: str) -> bool:
-    try:
-        return isinstance(decode_upstream_json(arguments), dict)
-    except ValueError:
-        return False
