@@ -243,11 +243,10 @@ class _Reader:
         name = optional_string(item, "name", param) or ""
         if namespace := optional_string(item, "namespace", param):
             name = self._tools.upstream.get((namespace, name)) or upstream_name((namespace, name))
+        arguments = arguments_text(item.get("arguments"))
         if kind == "custom_tool_call":
-            return ToolCall(
-                call_id(item, "call_id", param), name, wrap_text(optional_string(item, "input", param) or "")
-            )
-        return ToolCall(call_id(item, "call_id", param), name, arguments_text(item.get("arguments")))
+            arguments = wrap_text(optional_string(item, "input", param) or "")
+        return ToolCall(call_id(item, "call_id", param), name, arguments)
 
     def _end_turn(self) -> None:
         message = self._turn.message()
@@ -267,10 +266,8 @@ _PARSE: Stage[Any, _Reader] = Stage("parse items")
 
 def _keep_parts(item: Json, messages: list[Message]) -> list[Message]:
     """A user message keeps its text parts as a list; DeepSeek accepts a list from no other role."""
-    parts = item.get("content")
-    message = messages[-1]
-    if message.role != "user" or len(messages) != 1 or not isinstance(message.content, str):
-        return messages
-    if not isinstance(parts, list) or len(parts) < 2:
+    parts, message = item.get("content"), messages[-1]
+    is_text = message.role == "user" and len(messages) == 1 and isinstance(message.content, str)
+    if not is_text or not isinstance(parts, list) or len(parts) < 2:
         return messages
     return [message._replace(content=tuple(read_part(part, "content") for part in parts))]

@@ -46,14 +46,8 @@ class ParsedHistory(NamedTuple):
     dropped: tuple[str, ...] = ()
 
 
-class _ParsedMessages(NamedTuple):
-    """The canonical messages for a list, and the state of the reader after the last one."""
-
-    messages: tuple[Message, ...]
-    reader: "MessageReader"
-
-
-_PARSE: Stage[Any, _ParsedMessages] = Stage("parse messages")
+# The canonical messages for a list, and the state of the reader after the last one.
+_PARSE: "Stage[Any, tuple[tuple[Message, ...], MessageReader]]" = Stage("parse messages")
 
 
 def read(
@@ -61,14 +55,14 @@ def read(
 ) -> ParsedHistory:
     """The canonical messages; results of DeepSeek's own tools stay in the messages, in the form of `server_api`."""
     lookup = memory.look_up(_PARSE, messages, (server_api, tools))
-    known = lookup.result
-    history, reader = ([], MessageReader(server_api)) if known is None else ([*known.messages], known.reader.copy())
+    known, last = lookup.result or ((), MessageReader(server_api))
+    history, reader = [*known], last.copy()
     for index, message in enumerate(messages[lookup.count :], lookup.count):
         plain = read_plain(message)
         for each in (plain,) if plain is not None else reader.read(message, f"messages[{index}]"):
             history.append(tools.wrap_custom_calls(each) if each.tool_calls else each)
     parsed = ParsedHistory(tuple(history), tuple(reader.dropped))
-    lookup.store(_ParsedMessages(parsed.messages, reader))
+    lookup.store((parsed.messages, reader))
     return parsed
 
 

@@ -150,7 +150,7 @@ def read(
     if _FIELDS.isdisjoint(body) and not declared:
         return tool_set
     tools = optional(body, "tools", list, "a list") or []
-    functions = optional(body, "functions", list, "a list") or []
+    legacy = optional(body, "functions", list, "a list") or []
     for index, tool in enumerate(tools):
         if _is_plain(tool):
             tool_set.add(tool)
@@ -158,12 +158,14 @@ def read(
             tool_set.read(tool, f"tools[{index}]")
     for tool, param in declared:
         tool_set.read(tool, param)
-    for index, function in enumerate(functions):
+    for index, function in enumerate(legacy):
         tool_set.add(_function(function, f"functions[{index}]"))
     if tool_set.inner:
         tool_set.name_inner_tools()
     # Only DeepSeek's beta path accepts strict functions, and there it takes all of them so or none.
-    if not (keep_strict and _are_strict(tool_set)):
+    functions = [tool["function"] for tool in tool_set.tools]
+    are_strict = all(each.get("strict") and tool_definitions.is_strict(each.get("parameters")) for each in functions)
+    if not (keep_strict and are_strict):
         for index, tool in enumerate(tool_set.tools):
             if tool["function"].get("strict"):
                 function = {name: value for name, value in tool["function"].items() if name != "strict"}
@@ -309,14 +311,6 @@ def _grammar(tool: Json, param: str) -> str | None:
     if not definition:
         return None
     return f"The text must follow this {syntax + ' ' if syntax else ''}grammar:\n{definition}"
-
-
-def _are_strict(tool_set: ToolSet) -> bool:
-    """Whether all functions are strict, with schemas that DeepSeek takes so."""
-    functions = [tool["function"] for tool in tool_set.tools]
-    return all(
-        function.get("strict") and tool_definitions.is_strict(function.get("parameters")) for function in functions
-    )
 
 
 def _choice(body: Json, tool_set: ToolSet) -> str | Json | None:
