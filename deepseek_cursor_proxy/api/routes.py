@@ -127,21 +127,17 @@ _RECORDED = re.compile(rf"{_SESSION}(/v1(?:/.*)?)", re.DOTALL)
 
 class Route(NamedTuple):
     name: str
-    method: str
+    methods: tuple[str, ...]
     path: re.Pattern[str]
     endpoint: str | SmallEndpoint
     # The API that it belongs to, as events name it.
     api: str
 
-    @property
-    def methods(self) -> tuple[str, ...]:
-        return ("GET", "HEAD") if self.method == "GET" else (self.method,)
-
 
 def _route(name: str, method: str, path: str, endpoint: str | SmallEndpoint) -> Route:
     pattern = re.compile(path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)").replace("/{session}", _SESSION))
     api = next((api for api in ("chat", "responses", "messages") if f"/{api}" in path), "other")
-    return Route(name, method, pattern, endpoint, api)
+    return Route(name, ("GET", "HEAD") if method == "GET" else (method,), pattern, endpoint, api)
 
 
 ROUTES = tuple(_route(*row) for row in _TABLE)
@@ -167,22 +163,22 @@ class App:
         try:
             if request.method == "OPTIONS":
                 return HttpReply(204, headers=(("Allow", _METHODS), *self._cors_headers))
-            match = _find(request.method, request.path)
-            if match is None:
+            found = _find(request.method, request.path)
+            if found is None:
                 return self._reply_without_route(request)
-            route = match.route
+            route, group = found
             name, endpoint = route.name, route.endpoint
             if isinstance(endpoint, str):
                 # Before the import: without descriptors they raise Overloaded, and an import raises OSError.
                 services = self._services()
                 endpoint_class, method = _load_endpoint(endpoint)
                 report = services.open_report(route.api, session)
-                reply = method(endpoint_class(services, report), request, match.group)
+                reply = method(endpoint_class(services, report), request, group)
                 header = _REQUEST_ID_HEADERS.get(route.api)
                 if header is not None and header not in dict(reply.headers):
                     reply = reply._replace(headers=(*reply.headers, (header, new_request_id())))
             else:
-                reply = endpoint(self._config, request, match.group)
+                reply = endpoint(self._config, request, group)
         except ProxyError as error:
             reply = self._refuse(error, request, name, report)
         except BaseException as error:
@@ -263,13 +259,6 @@ def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpRep
     return endpoint_class, getattr(endpoint_class, method)
 
 
-class _Match(NamedTuple):
-    """The route of a request, and the part of the path that its endpoint is called with."""
-
-    route: Route
-    group: str
-
-
 _MESSAGES_PATH = re.compile(r"(?:/[^/]+)?(?:/v1)?/messages(?:/|\Z)")
 _OPENAI_PATH = re.compile(r"(?:/v1)?/(?:chat|responses|openai)(?:/|\Z)")
 
@@ -294,13 +283,14 @@ def _normalize(path: str) -> str:
 
 
 @lru_cache(64)
-def _find(method: str, sent_path: str) -> _Match | None:
+def _find(method: str, sent_path: str) -> tuple[Route, str] | None:
+    """The route of a request, and the part of the path that its endpoint is called with."""
     path = _normalize(sent_path)
     methods: list[str] = []
     for route in ROUTES:
         if (match := route.path.fullmatch(path)) is not None:
             if method in route.methods:
-                return _Match(route, match[1] if match.re.groups else "")
+                return route, match[1] if match.re.groups else ""
             methods += route.methods
     if methods:
         allow = ", ".join([*methods, "OPTIONS"])

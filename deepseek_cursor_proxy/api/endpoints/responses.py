@@ -62,10 +62,6 @@ class ResponsePlan:
     frame: Frame
     input: tuple[Json, ...]
 
-    @property
-    def namespace(self) -> bytes:
-        return self.client.namespace
-
 
 class ResponsesEndpoint(GenerationEndpoint):
     def create(self, request: HttpRequest, _: str) -> HttpReply:
@@ -138,8 +134,8 @@ class ResponsesEndpoint(GenerationEndpoint):
         def save(response: dict[str, Any]) -> None:
             # A job saves its response itself, with all of its events.
             if options.store and not options.background:
-                is_known = bool(self._report.key)
-                self._services.responses.put(plan.namespace, StoredResponse(response, plan.input), is_known=is_known)
+                stored = StoredResponse(response, plan.input)
+                self._services.responses.put(plan.client.namespace, stored, is_known=bool(self._report.key))
 
         kind = SummaryWriter if options.compacts else ResponseWriter
         return kind(plan.frame, plan.client.chat, time.monotonic, save)
@@ -156,14 +152,14 @@ class ResponsesEndpoint(GenerationEndpoint):
         unknown_caller_bytes = 0 if is_known else plan.client.body_bytes
         # Before anything is packed.
         self._services.jobs.check(unknown_caller_bytes)
-        job = Job(plan.frame.response_id, plan.namespace, unknown_caller_bytes)
+        job = Job(plan.frame.response_id, plan.client.namespace, unknown_caller_bytes)
         job.append(writer.begin_queued())
         queued = plan.frame.response(envelope.state("queued"))
-        store.put(plan.namespace, StoredResponse(queued, plan.input), is_known=is_known)
+        store.put(plan.client.namespace, StoredResponse(queued, plan.input), is_known=is_known)
         try:
             self._services.jobs.submit(job, lambda job: self._run(plan, writer, job))
         except ProxyError:
-            store.delete(plan.namespace, plan.frame.response_id)
+            store.delete(plan.client.namespace, plan.frame.response_id)
             raise
         if not plan.frame.options.stream:
             return HttpReply.json(queued)
@@ -186,7 +182,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         finally:
             assert writer.response is not None
             response = StoredResponse(writer.response, plan.input, job.pack(last))
-            self._services.responses.update(plan.namespace, response)
+            self._services.responses.update(plan.client.namespace, response)
             job.append(last)
 
     def _generate(self, plan: ResponsePlan, writer: ResponseWriter, job: Job) -> bytes:
@@ -196,7 +192,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         if job.is_stopping:
             raise ProxyStopping
         started = plan.frame.response(envelope.state("in_progress"))
-        self._services.responses.update(plan.namespace, StoredResponse(started, plan.input))
+        self._services.responses.update(plan.client.namespace, StoredResponse(started, plan.input))
         job.append(writer.start())
         with (
             closing(self.open(plan.client._replace(peer=job.peer))) as exchange,
