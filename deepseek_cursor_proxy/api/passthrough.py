@@ -53,10 +53,7 @@ class PassthroughRequest(NamedTuple):
 
 
 def relay(
-    request: PassthroughRequest,
-    services: Services,
-    report: RequestReport,
-    environment: Mapping[str, str] = os.environ,
+    request: PassthroughRequest, services: Services, report: RequestReport, environment: Mapping[str, str] = os.environ
 ) -> HttpReply:
     """The reply of the upstream that the route names; raises ProxyError or ClientGone with nothing left open."""
     route = services.config.passthrough[request.key]

@@ -185,10 +185,7 @@ def print_balance(options: dict[str, Any]) -> int:
     host = config.upstream_base_url
     destination = Destination(host.rstrip("/") + balance.PATH, method="GET")
     try:
-        with (
-            closing(UpstreamClient(config)) as client,
-            closing(client.send(destination, b"", key, None)) as response,
-        ):
+        with closing(UpstreamClient(config)) as client, closing(client.send(destination, b"", key, None)) as response:
             account = balance.read_account(as_object(decode_upstream_json(response.read())))
     except (ProxyError, ValueError) as error:
         print(f"deepseek-cursor-proxy: {safe_text(_failure(error, host).replace(key, '***'), 1000)}", file=sys.stderr)

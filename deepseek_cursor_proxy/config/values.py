@@ -11,13 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.config.declaration import (
-    is_model_name,
-    parse_items,
-    quote,
-    refusal,
-    refuse_unknown_keys,
-)
+from deepseek_cursor_proxy.config.declaration import is_model_name, parse_items, quote, refusal, refuse_unknown_keys
 from deepseek_cursor_proxy.errors import StartupError
 
 

@@ -139,11 +139,7 @@ class ToolSet:
 
 
 def read(
-    body: Json,
-    declared: Sequence[tuple[Any, str]] = (),
-    *,
-    keep_strict: bool = False,
-    server_api: str | None = None,
+    body: Json, declared: Sequence[tuple[Any, str]] = (), *, keep_strict: bool = False, server_api: str | None = None
 ) -> ToolSet:
     """The tools and the choice of a body; `declared` are tools inside its history, each with its path."""
     tool_set = ToolSet(server_api)

@@ -98,12 +98,7 @@ class ReasoningStore(Table[ReasoningEntry]):
     rows_per_step = 50
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        durability: str = "normal",
-        must_open: bool = False,
-        **options: Unpack[TableOptions],
+        self, path: str | Path, *, durability: str = "normal", must_open: bool = False, **options: Unpack[TableOptions]
     ) -> None:
         """Open the file, or start without it and retry. With `must_open` raise Unusable instead and move nothing."""
         self.file = Store(path, durability, must_open=must_open)

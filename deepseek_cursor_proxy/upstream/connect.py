@@ -16,12 +16,7 @@ from contextlib import closing, contextmanager
 
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.https_proxy import OutboundProxy
-from deepseek_cursor_proxy.errors import (
-    ConnectionTimeout,
-    StartupError,
-    UpstreamDropped,
-    UpstreamFailed,
-)
+from deepseek_cursor_proxy.errors import ConnectionTimeout, StartupError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.deadline import Deadline

@@ -348,10 +348,7 @@ def _zed(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         for slug in endpoint.models
     ]
     values: JsonValues = {
-        ("language_models", "openai_compatible", PROVIDER): {
-            "api_url": endpoint.base_url,
-            "available_models": models,
-        },
+        ("language_models", "openai_compatible", PROVIDER): {"api_url": endpoint.base_url, "available_models": models},
         ("agent", "default_model"): {"provider": PROVIDER, "model": endpoint.model},
     }
     return [Target(place / "settings.json", JsonEdit(values, has_comments=True))]

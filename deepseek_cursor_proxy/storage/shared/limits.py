@@ -9,15 +9,7 @@ engine: it would spend each budget once more. The clocks of all instances must a
 from collections.abc import Sequence
 
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.limits import (
-    LEASE_SECONDS,
-    SETTLED_SECONDS,
-    Counter,
-    Hold,
-    Refusal,
-    Spent,
-    Used,
-)
+from deepseek_cursor_proxy.storage.limits import LEASE_SECONDS, SETTLED_SECONDS, Counter, Hold, Refusal, Spent, Used
 from deepseek_cursor_proxy.storage.resp.client import Script
 from deepseek_cursor_proxy.storage.shared.scripts import RENEW_LIMITS, RESERVE_LIMITS, SETTLE_LIMITS, USED_LIMITS
 from deepseek_cursor_proxy.storage.shared.state import SharedState

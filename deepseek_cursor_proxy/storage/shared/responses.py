@@ -13,11 +13,7 @@ import math
 from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage.resp.protocol import Reply
 from deepseek_cursor_proxy.storage.responses import ResponseChange, ResponseRow, ResponseStore, failed_body
-from deepseek_cursor_proxy.storage.shared.scripts import (
-    CHANGE_RESPONSE,
-    FIND_RESPONSE,
-    RENEW_RESPONSE,
-)
+from deepseek_cursor_proxy.storage.shared.scripts import CHANGE_RESPONSE, FIND_RESPONSE, RENEW_RESPONSE
 from deepseek_cursor_proxy.storage.shared.state import Sealer, SharedState, prefix
 
 DELETED = "deleted"

@@ -186,9 +186,5 @@ return reply
 )
 
 # By the name under which the backlog keeps them.
-WRITES = {
-    "record_reasonings": RECORD_REASONINGS,
-    "change_response": CHANGE_RESPONSE,
-    "settle_limits": SETTLE_LIMITS,
-}
+WRITES = {"record_reasonings": RECORD_REASONINGS, "change_response": CHANGE_RESPONSE, "settle_limits": SETTLE_LIMITS}
 NAMES = {script: name for name, script in WRITES.items()}

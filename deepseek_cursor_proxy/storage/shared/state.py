@@ -133,11 +133,7 @@ class SharedState:
     """Called by any thread. The engine and the backlog have locks of their own."""
 
     def __init__(
-        self,
-        url: str,
-        secret: bytes,
-        database: Database,
-        sealer: Callable[[bytes, bytes, bytes], Sealer],
+        self, url: str, secret: bytes, database: Database, sealer: Callable[[bytes, bytes, bytes], Sealer]
     ) -> None:
         """Raises StartupError for a bad address; the engine may be absent. `sealer` gets secret, caller and use."""
         self.address = EngineAddress.parse(url)
