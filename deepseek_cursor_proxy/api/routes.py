@@ -18,19 +18,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
+from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.api.clients import is_claude, key_setting
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import CLAUDE_PREFIX, DISPLAY_NAMES, claude_name, offered_models
-from deepseek_cursor_proxy.errors import (
-    MethodNotAllowed,
-    NotFound,
-    OverBudget,
-    ProxyError,
-    Unauthorized,
-    UpgradeRefused,
-    UpstreamRefused,
-    WrongKey,
-)
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols import anthropic_errors as anthropic
 from deepseek_cursor_proxy.redaction import safe_text
@@ -56,8 +47,8 @@ _CORS_HEADERS: Headers = (
 def _refuse_websocket(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
     """Codex asks for a WebSocket first, and posts at once when it reads 426; anything else costs it seconds."""
     if (request.header("upgrade") or "").lower() != "websocket":
-        raise MethodNotAllowed("This path answers POST, OPTIONS.", "POST, OPTIONS")
-    raise UpgradeRefused("Responses are streamed over HTTP here; send POST.")
+        raise errors.MethodNotAllowed("This path answers POST, OPTIONS.", "POST, OPTIONS")
+    raise errors.UpgradeRefused("Responses are streamed over HTTP here; send POST.")
 
 
 def _list_models(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
@@ -73,7 +64,7 @@ def _list_models(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply
 def _retrieve_model(config: ProxyConfig, request: HttpRequest, name: str) -> HttpReply:
     offered, name = offered_models(config), unquote(name)
     if name not in offered and name not in map(claude_name, offered):
-        raise NotFound("There is no such model in the list at /v1/models.", code="model_not_found")
+        raise errors.NotFound("There is no such model in the list at /v1/models.", code="model_not_found")
     return HttpReply.json(_model(name, request))
 
 
@@ -179,7 +170,7 @@ class App:
                     reply = reply._replace(headers=(*reply.headers, (header, new_request_id())))
             else:
                 reply = endpoint(self._config, request, group)
-        except ProxyError as error:
+        except errors.ProxyError as error:
             reply = self._refuse(error, request, name, report)
         except BaseException as error:
             # The client left, or this is a bug, which the server answers.
@@ -206,22 +197,22 @@ class App:
             remedy = (
                 "Chat completions are at /v1/chat/completions: the base URL of OpenAI clients and Cursor ends in /v1."
             )
-        raise NotFound(f"Unknown path. {remedy}")
+        raise errors.NotFound(f"Unknown path. {remedy}")
 
     def _refuse(
-        self, error: ProxyError, request: HttpRequest, route: str | None, report: "RequestReport | None"
+        self, error: errors.ProxyError, request: HttpRequest, route: str | None, report: "RequestReport | None"
     ) -> HttpReply:
         """Report the error, and reply in the shape of the API that the request is meant for."""
         self._report_refused(error, request, route, report)
-        if isinstance(error, WrongKey) or (isinstance(error, UpstreamRefused) and error.status == 401):
+        if isinstance(error, errors.WrongKey) or (isinstance(error, errors.UpstreamRefused) and error.status == 401):
             error.add(key_setting(request))
         request_id = new_request_id()
         headers: Headers = ()
-        if isinstance(error, MethodNotAllowed):
+        if isinstance(error, errors.MethodNotAllowed):
             headers = (("Allow", error.allow),)
         elif error.retry_after is not None:
             headers = (("Retry-After", str(error.retry_after)),)
-        elif isinstance(error, OverBudget):
+        elif isinstance(error, errors.OverBudget):
             # OpenAI's and Anthropic's packages would try twice more.
             headers = (("x-should-retry", "false"),)
         if _speaks_messages(request):
@@ -229,7 +220,7 @@ class App:
                 headers = (("x-should-retry", "false"), *headers)
             body = anthropic.failure(error, request_id)
             return HttpReply.json(body, anthropic.status(error), (("request-id", request_id), *headers))
-        if isinstance(error, Unauthorized):
+        if isinstance(error, errors.Unauthorized):
             headers += (("WWW-Authenticate", "Bearer"),)
         return HttpReply.json(error.payload(), error.status, (("x-request-id", request_id), *headers))
 
@@ -242,7 +233,7 @@ class App:
             (report or self._services().open_report("other")).refuse(route, error)
         except Exception:
             # Where the services cannot be built, there are no observers either.
-            if isinstance(error, ProxyError):
+            if isinstance(error, errors.ProxyError):
                 _log.info("%s refused: %s %s", route, error.status, error.message)
 
 
@@ -294,5 +285,5 @@ def _find(method: str, sent_path: str) -> tuple[Route, str] | None:
             methods += route.methods
     if methods:
         allow = ", ".join([*methods, "OPTIONS"])
-        raise MethodNotAllowed(f"This path answers {allow}.", allow)
+        raise errors.MethodNotAllowed(f"This path answers {allow}.", allow)
     return None

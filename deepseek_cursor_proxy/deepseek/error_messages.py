@@ -120,16 +120,7 @@ def explain(refusal: UpstreamRefused, tool_count: int = 0, name: str = _DEEPSEEK
 
 # What hosts call an unknown model in `code`, and their sentences for it. The sentences are whole, with nothing in them
 # but the model, so that a message that quotes the client's request does not match.
-_MODEL_CODES = frozenset(
-    {
-        "model_not_found",
-        "model_not_exist",
-        "model_not_supported",
-        "model_not_available",
-        "invalid_model",
-        "unknown_model",
-    }
-)
+_MODEL_CODE = re.compile(r"model_not_(?:found|exist|supported|available)|(?:invalid|unknown)_model")
 _MODEL_SENTENCES = (
     r"model not exist|model does not exist\. please check it carefully"
     r"|(?:the )?model {} (?:does not exist|(?:was )?not found|is not (?:found|supported|available|a valid model))"
@@ -145,7 +136,7 @@ def is_unknown_model(refusal: UpstreamRefused, model: str) -> bool:
     if refusal.status not in (400, 404, 422):
         return False
     error = as_object((refusal.body or {}).get("error"))
-    if error.get("param") == "model" or error.get("code") in _MODEL_CODES:
+    if error.get("param") == "model" or _MODEL_CODE.fullmatch(str(error.get("code"))):
         return True
     name = rf"[\"'`]?{re.escape(model)}[\"'`]?"
     sentence = _MODEL_SENTENCES.format(*[name] * _MODEL_SENTENCES.count("{}"))

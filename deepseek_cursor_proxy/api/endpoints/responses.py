@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, show
 from deepseek_cursor_proxy.api.endpoints.stored_responses import complete_items, follow
 from deepseek_cursor_proxy.api.passthrough import PassthroughApi
@@ -19,16 +20,6 @@ from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.errors import (
-    BadRequest,
-    ClientGone,
-    NotFound,
-    ProxyError,
-    ProxyStopping,
-    TooLarge,
-    UpstreamFailed,
-    UpstreamRefused,
-)
 from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
@@ -80,7 +71,7 @@ class ResponsesEndpoint(GenerationEndpoint):
             return self._create_in_background(plan)
         try:
             exchange = self.open(plan.client)
-        except UpstreamRefused as refusal:
+        except errors.UpstreamRefused as refusal:
             if options.stream and error_code(refusal) == OVERFLOW:
                 # A stream that only fails: Codex reads this code in an event alone, and reports a 400 as a bug.
                 writer = self._writer(plan)
@@ -158,7 +149,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         store.put(plan.client.namespace, StoredResponse(queued, plan.input), is_known=is_known)
         try:
             self._services.jobs.submit(job, lambda job: self._run(plan, writer, job))
-        except ProxyError:
+        except errors.ProxyError:
             store.delete(plan.client.namespace, plan.frame.response_id)
             raise
         if not plan.frame.options.stream:
@@ -172,12 +163,12 @@ class ResponsesEndpoint(GenerationEndpoint):
             last = self._generate(plan, writer, job)
         except BaseException as error:
             self._report.refuse("background response", error)
-            if isinstance(error, ClientGone):
+            if isinstance(error, errors.ClientGone):
                 last = writer.cancel()
-            elif isinstance(error, ProxyError):
+            elif isinstance(error, errors.ProxyError):
                 last = writer.fail(error)
             else:
-                last = writer.fail(UpstreamFailed("The proxy failed unexpectedly while making this response."))
+                last = writer.fail(errors.UpstreamFailed("The proxy failed unexpectedly while making this response."))
                 raise
         finally:
             assert writer.response is not None
@@ -188,9 +179,9 @@ class ResponsesEndpoint(GenerationEndpoint):
     def _generate(self, plan: ResponsePlan, writer: ResponseWriter, job: Job) -> bytes:
         """Append all events but the last to the job; returns the last."""
         if job.is_cancelled:
-            raise ClientGone
+            raise errors.ClientGone
         if job.is_stopping:
-            raise ProxyStopping
+            raise errors.ProxyStopping
         started = plan.frame.response(envelope.state("in_progress"))
         self._services.responses.update(plan.client.namespace, StoredResponse(started, plan.input))
         job.append(writer.start())
@@ -233,18 +224,18 @@ class ResponseInput:
             return []
         previous = self._store.get(self._namespace, options.previous, with_events=False)
         if previous is None:
-            raise NotFound(
+            raise errors.NotFound(
                 f"Previous response {safe_text(options.previous, 100)} is not known here: it was never stored, has "
                 "been deleted, is too old, or belongs to another key. Send the whole history as input instead.",
                 code="previous_response_not_found",
                 param="previous_response_id",
             )
         if previous.body["status"] in ("queued", "in_progress"):
-            raise BadRequest(
+            raise errors.BadRequest(
                 "The previous response is still being made. Wait until it is finished.", param="previous_response_id"
             )
         if previous.json_bytes > self._max_bytes:
-            raise TooLarge(
+            raise errors.TooLarge(
                 f"The history that this request goes on from is larger than {self._max_bytes} bytes. Start a new chat."
             )
         return [*previous.input, *previous.body["output"]]
@@ -261,7 +252,7 @@ class ResponseInput:
                 item_id = item.get("id")
                 referred = known.get(item_id) or self._stored_item(item_id or "", options)
                 if referred is None:
-                    raise BadRequest(
+                    raise errors.BadRequest(
                         f"Item {safe_text(item_id, 100)} is not known here. Send the item itself, or go on with "
                         "previous_response_id.",
                         param="input",
@@ -271,7 +262,7 @@ class ResponseInput:
                     sizes[id(item)] = len(encode_json(item))
                 total += sizes[id(item)]
                 if total > self._max_bytes:
-                    raise TooLarge(
+                    raise errors.TooLarge(
                         f"The items that this request refers to are larger than {self._max_bytes} bytes together. "
                         "Refer to each once, or go on with previous_response_id."
                     )
