@@ -301,7 +301,7 @@ class Delta(NamedTuple):
     def size(self) -> int:
         """How many characters it adds."""
         size = len(self.reasoning or "") + len(self.text or "")
-        return size + sum(len(piece.id) + len(piece.name) + len(piece.arguments) for piece in self.calls)
+        return size + sum([len(piece.id) + len(piece.name) + len(piece.arguments) for piece in self.calls])
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ def _agent_name(agent: str) -> _AgentName:
 
 def _is_cursor_body(body: Mapping[str, Any]) -> bool:
     """Whether Cursor sent this body: its metadata, Responses items in a chat, or its flat patch tool."""
-    if any(name.lower().startswith("cursor") for name in as_object(body.get("metadata"))):
+    if [name for name in as_object(body.get("metadata")) if name.lower().startswith("cursor")]:
         return True
     if body.get("input") is not None and body.get("messages") is None:
         return True

@@ -64,7 +64,10 @@ def is_in_tool_loop(request: ChatRequest) -> bool:
 
 
 def _is_after_result(messages: Sequence[Message]) -> bool:
-    return next((message.role for message in reversed(messages) if message.role != "assistant"), "") == "tool"
+    for message in reversed(messages):
+        if message.role != "assistant":
+            return message.role == "tool"
+    return False
 
 
 def needs_beta(request: ChatRequest) -> bool:

@@ -159,14 +159,13 @@ def read(
     if tool_set.inner:
         tool_set.name_inner_tools()
     # Only DeepSeek's beta path accepts strict functions, and there it takes all of them so or none.
-    functions = [tool["function"] for tool in tool_set.tools]
-    are_strict = all(each.get("strict") and tool_definitions.is_strict(each.get("parameters")) for each in functions)
-    if not (keep_strict and are_strict):
+    strict = [tool["function"] for tool in tool_set.tools if tool["function"].get("strict")]
+    are_kept = keep_strict and len(strict) == len(tool_set.tools)
+    if strict and not (are_kept and all(tool_definitions.is_strict(each.get("parameters")) for each in strict)):
         for index, tool in enumerate(tool_set.tools):
-            if tool["function"].get("strict"):
-                function = {name: value for name, value in tool["function"].items() if name != "strict"}
-                tool_set.tools[index] = {**tool, "function": function}
-                tool_set.dropped.append("tools strict")
+            function = {name: value for name, value in tool["function"].items() if name != "strict"}
+            tool_set.tools[index] = {**tool, "function": function}
+        tool_set.dropped.append("tools strict")
     tool_set.choice = _choice(body, tool_set)
     return tool_set
 

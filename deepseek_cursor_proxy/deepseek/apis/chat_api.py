@@ -419,12 +419,12 @@ class AnswerCalls:
         if delta.calls:
             entries = delta.chunk["choices"][0][part]["tool_calls"] if delta.chunk is not None else ()
             # Only a stream needs the index.
-            has_index = part == "message" or all(as_object(entry).get("index") is not None for entry in entries)
+            has_index = part == "message" or None not in [as_object(entry).get("index") for entry in entries]
             if not (has_index and all(map(self._is_plain, delta.calls))):
                 has_index = has_index or len(delta.calls) > 1
                 calls = tuple([self._find(piece, has_index).add(piece) for piece in delta.calls])
                 delta = delta if calls == delta.calls else delta._replace(calls=calls)
-        if delta.finish_reason == "stop" and any(call.name for call in self._begun):
+        if delta.finish_reason == "stop" and [call for call in self._begun if call.name]:
             return delta._replace(finish_reason="tool_calls")
         return delta
 

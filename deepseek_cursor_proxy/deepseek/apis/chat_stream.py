@@ -107,7 +107,7 @@ class EventReader:
         except ValueError:
             events.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")
         else:
-            if not events.is_durable and any(delta.finish_reason or delta.may_end_call for delta in deltas):
+            if not events.is_durable and [delta for delta in deltas if delta.finish_reason or delta.may_end_call]:
                 events.is_durable, events.early_count = True, len(events.batch)
             events.batch += deltas
             events.is_progress = events.is_progress or bool(deltas)

@@ -81,9 +81,9 @@ class WrittenCalls:
             # It may have broken off.
             batch += self._release(Delta())
         events.batch = batch
-        durable = (at for at, each in enumerate(batch) if isinstance(each, Delta) and _is_durable(each))
-        first = next(durable, None)
-        events.is_durable, events.early_count = first is not None, first or 0
+        durable = [isinstance(each, Delta) and bool(each.finish_reason or each.may_end_call) for each in batch]
+        events.is_durable = True in durable
+        events.early_count = durable.index(True) if events.is_durable else 0
         return events
 
     def read_plain(self, delta: Delta) -> bool:
@@ -218,16 +218,12 @@ class WrittenCalls:
 
 
 def _add_piece(calls: tuple[CallPiece, ...], piece: CallPiece) -> tuple[CallPiece, ...]:
-    if all(call.index != piece.index for call in calls):
+    if piece.index not in [call.index for call in calls]:
         return (*calls, piece)
     return tuple(
         replace(call, arguments=call.arguments + piece.arguments) if call.index == piece.index else call
         for call in calls
     )
-
-
-def _is_durable(delta: Delta) -> bool:
-    return bool(delta.finish_reason) or delta.may_end_call
 
 
 def _extra(delta: Delta, **fields: Any) -> Delta:
@@ -260,7 +256,8 @@ class _Answer:
 
     def continue_calls(self, pieces: Sequence[CallPiece]) -> bool:
         """Add pieces that continue forwarded calls, as nearly all do; False if these are others."""
-        if self._late or any(piece.index not in self._sent or self._sent[piece.index].is_empty for piece in pieces):
+        calls = [self._sent.get(piece.index) for piece in pieces]
+        if self._late or [call for call in calls if call is None or call.is_empty]:
             return False
         for piece in pieces:
             self._sent[piece.index].add(piece)
