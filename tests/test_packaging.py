@@ -39,6 +39,17 @@ class PackagingTest(unittest.TestCase):
         self.assertEqual([], project()["project"]["dependencies"])
         self.assertEqual(["deepseek_cursor_proxy*"], project()["tool"]["setuptools"]["packages"]["find"]["include"])
 
+    def test_the_wheel_holds_every_file_that_is_no_python(self) -> None:
+        data = project()["tool"]["setuptools"]["package-data"]
+        packed = {
+            path
+            for place, patterns in data.items()
+            for each in patterns
+            for path in ROOT.joinpath(*place.split(".")).glob(each)
+        }
+        others = {path for path in (ROOT / "deepseek_cursor_proxy").rglob("*") if path.suffix not in (".py", ".pyc")}
+        self.assertEqual({path for path in others if path.is_file()}, {path for path in packed if path.is_file()})
+
     def test_no_text_file_has_windows_line_ends(self) -> None:
         self.assertIn("* text=auto eol=lf\n", (ROOT / ".gitattributes").read_text(encoding="utf-8"))
         for folder in ("deepseek_cursor_proxy", "tests", ".ci", ".github"):

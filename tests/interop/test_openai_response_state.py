@@ -333,7 +333,7 @@ class CompactionTest(ResponsesCase):
         kept: list[Any] = [item.to_dict(warnings=False) for item in compacted.output]
         later.responses.create(model=MODEL, input=[*kept, {"role": "user", "content": "And now?"}])
         sent = self.fake.accepted[-1]["messages"]
-        self.assertEqual([message["role"] for message in sent], ["user", "system", "user"])
+        self.assertEqual([message["role"] for message in sent], ["user", "user", "user"])
         self.assertIn("It rains.", sent[1]["content"])
 
     def test_tokens_are_counted(self) -> None:
