@@ -152,14 +152,11 @@ class MessageReader:
         if legacy is not None:
             self._legacy_calls += 1
             calls.append(_function_call(f"call_function_{self._legacy_calls}", legacy, f"{param}.function_call"))
+        name = optional_string(message, "name", param)
+        prefix = optional(message, "prefix", bool, "true or false", f"{param}.prefix") or False
+        items = blocks.server_items if items is None else items
         return Message(
-            "assistant",
-            blocks.content,
-            reasoning=reasoning,
-            tool_calls=tuple(calls),
-            name=optional_string(message, "name", param),
-            prefix=optional(message, "prefix", bool, "true or false", f"{param}.prefix") or False,
-            server_items=blocks.server_items if items is None else items,
+            "assistant", blocks.content, reasoning, tuple(calls), name=name, prefix=prefix, server_items=items
         )
 
 

@@ -575,15 +575,9 @@ class PlainCompactionWriter(PlainResponseWriter):
         assert response is not None
         if response["error"] is not None:
             raise UpstreamFailed(response["error"]["message"])
-        return encode_json(
-            {
-                "id": response["id"],
-                "object": "response.compaction",
-                "created_at": response["created_at"],
-                "output": [*(item for item in self._items if item.get("role") == "user"), *response["output"]],
-                "usage": response["usage"] or usage({}),
-            }
-        )
+        head = {"id": response["id"], "object": "response.compaction", "created_at": response["created_at"]}
+        output = [*(item for item in self._items if item.get("role") == "user"), *response["output"]]
+        return encode_json({**head, "output": output, "usage": response["usage"] or usage({})})
 
     def fail(self, error: ProxyError) -> bytes:
         """Break off: a compaction has no field for a failure."""

@@ -244,18 +244,11 @@ def message_fields(message: Message, request: ChatRequest, host: Host = DEEPSEEK
         else:
             sent.update(_reasoning_fields(message, content, host))
     if message.tool_calls:
-        names = request.sent_names
-        sent["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {
-                    "name": names.get(call.name) or tool_definitions.sent_name(call.name),
-                    "arguments": call.arguments,
-                },
-            }
-            for call in message.tool_calls
-        ]
+        sent["tool_calls"] = []
+        for id, name, arguments in message.tool_calls:
+            name = request.sent_names.get(name) or tool_definitions.sent_name(name)
+            function = {"name": name, "arguments": arguments}
+            sent["tool_calls"].append({"id": id, "type": "function", "function": function})
     if message.prefix and host.has_extensions:
         sent["prefix"] = True
     if message.server_items is not None and request.server_tools:
