@@ -14,9 +14,8 @@ from functools import partial
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyError, ProxyStopping, QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.net.wait import Deadline, Wakeup
 from deepseek_cursor_proxy.storage.responses import EventLog
 
 _log = logging.getLogger(__name__)

@@ -20,10 +20,8 @@ from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, 
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.net.wait import pause
-from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.net.wait import Deadline, Wakeup, pause
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
 from deepseek_cursor_proxy.usage.prices import add_costs
 

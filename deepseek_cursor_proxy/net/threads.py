@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import Deadline
 
 # How long a thread without a task waits for the next: starting a thread takes longer than a small request.
 _IDLE_SECONDS = 1.0

@@ -2,15 +2,23 @@
 
 A thread that waits for DeepSeek also watches the client (the `peer`) that its call is for: when the client leaves, or
 the proxy ends its answer, the wait raises at once. Nothing here reads or writes.
+
+A Deadline is the moment at which a wait ends; how long waits are is not decided here: timeouts are settings (`config`),
+or constants of the module that waits. A Wakeup ends the waits of other threads, on every system: a wait takes it in
+place of a socket (it ends) or of its client (it raises). Shutting down a socket wakes the threads that wait for it as
+well, but not on Windows.
 """
 
 import select
+import socket
 import sys
+import threading
 import time
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from deepseek_cursor_proxy.errors import ClientGone
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1.messages import Peer
 
 # How long a single wait lasts where nothing can interrupt it (Windows, where a `close_reason` wakes no wait), and how
@@ -163,3 +171,62 @@ def _raise_if_over(peer: Peer) -> None:
         raise peer.close_reason
     if has_left(peer):
         raise ClientGone
+
+
+class Deadline(float):
+    """A moment of `time.monotonic`. Streams, which compute one for every chunk, use the plain number: `until`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        return cls(time.monotonic() + seconds)
+
+    @property
+    def left(self) -> float:
+        """The seconds until then; negative when it is over."""
+        return self - time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self
+
+
+class Wakeup:
+    """Called by any thread; the lock protects how it was set, which it is once and for good."""
+
+    def __init__(self) -> None:
+        """Raises OSError when no descriptors are left."""
+        self._reader, self._writer = socket.socketpair()
+        self._lock = threading.Lock()
+        self._is_set = self._has_left = False
+        self._reason: Callable[[], ProxyError] | None = None
+
+    def set(self, reason: Callable[[], ProxyError] | None = None) -> bool:
+        """End all waits, now and later, as a client that leaves does, or with that error; whether it is the first."""
+        with self._lock:
+            is_first = not self._is_set
+            if is_first:
+                self._is_set, self._has_left, self._reason = True, reason is None, reason
+        self._writer.close()
+        return is_first
+
+    def close(self) -> None:
+        """Give the descriptors back; only when no thread can wait for them any more. `set` returns False then."""
+        with self._lock:
+            self._is_set = True
+        self._writer.close()
+        self._reader.close()
+
+    # As the peer of a wait …
+
+    @property
+    def close_reason(self) -> ProxyError | None:
+        # A new one for every thread: one that several raise would hold the frames of all of them.
+        return self._reason() if self._reason is not None else None
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def has_left(self) -> bool:
+        return self._has_left

@@ -16,8 +16,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded
 from deepseek_cursor_proxy.net.threads import ReusedThreads
-from deepseek_cursor_proxy.net.wait import ReadWaiter, pause
-from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.net.wait import ReadWaiter, Wakeup, pause
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, ServerContext, StopStage, encode_refusal
 
 _log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from deepseek_cursor_proxy.deepseek.model_names import model_for_limit
 from deepseek_cursor_proxy.errors import QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.wait import wait_readable
-from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.net.wait import Wakeup, wait_readable
 
 # Clients may name any model at some hosts: beyond so many, unused limits are forgotten.
 _MOST_LIMITS = 64

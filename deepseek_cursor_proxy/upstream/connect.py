@@ -19,10 +19,8 @@ from deepseek_cursor_proxy.config.https_proxy import OutboundProxy
 from deepseek_cursor_proxy.errors import ConnectionTimeout, StartupError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.net.wait import wait_readable, wait_writable
-from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.net.wait import Deadline, Wakeup, wait_readable, wait_writable
 from deepseek_cursor_proxy.upstream.connections import Connection, Origin
 
 # Long enough for TCP to send a lost packet again; then the next address of the name is tried.

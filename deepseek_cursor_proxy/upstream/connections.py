@@ -13,8 +13,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wait import Readiness, ReadWaiter, wait_either, wait_writable
+from deepseek_cursor_proxy.net.wait import Deadline, Readiness, ReadWaiter, wait_either, wait_writable
 
 # Servers and middleboxes drop idle connections after a minute or so; we close ours before.
 _IDLE_SECONDS = 50.0

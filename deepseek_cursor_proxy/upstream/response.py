@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.bodies import ContentDecoder, can_decode
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
-from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import Deadline
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, SecretFilter, safe_text
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPool, Destination

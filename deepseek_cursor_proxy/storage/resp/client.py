@@ -23,8 +23,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.net.deadline import Deadline
 from deepseek_cursor_proxy.net.threads import BackgroundTask
+from deepseek_cursor_proxy.net.wait import Deadline
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
 from deepseek_cursor_proxy.storage.resp.cluster import ClusterMap, SingleServer, redirection
 from deepseek_cursor_proxy.storage.resp.connection import Connection, Dialer

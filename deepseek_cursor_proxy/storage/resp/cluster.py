@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import Deadline
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
 from deepseek_cursor_proxy.storage.resp.connection import Dialer
 from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, EngineRefused, Reply, ReplyError

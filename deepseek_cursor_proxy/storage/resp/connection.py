@@ -10,8 +10,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Sequence
 
-from deepseek_cursor_proxy.net.deadline import Deadline
-from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.net.wait import Deadline, wait_readable
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
 from deepseek_cursor_proxy.storage.resp.protocol import (
     Command,

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import Deadline
 from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
 from deepseek_cursor_proxy.storage.resp.connection import Dialer
 from deepseek_cursor_proxy.storage.resp.protocol import EngineDown, Reply

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import Deadline
 from deepseek_cursor_proxy.storage.resp import client
 from deepseek_cursor_proxy.storage.resp.client import Engine, _Budget
 from deepseek_cursor_proxy.storage.resp.connection import Connection, Dialer

@@ -2,7 +2,7 @@
 
 import unittest
 
-from deepseek_cursor_proxy.net.deadline import Deadline
+from deepseek_cursor_proxy.net.wait import Deadline
 
 
 class TestDeadline(unittest.TestCase):

@@ -7,7 +7,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.errors import ProxyStopping
 from deepseek_cursor_proxy.net import wait
-from deepseek_cursor_proxy.net.wakeup import Wakeup
+from deepseek_cursor_proxy.net.wait import Wakeup
 from tests.support.harness import PATIENCE
 from tests.unit.net.test_wait import socket_pair, soon, systems
 

@@ -11,7 +11,7 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamTimeout
-from deepseek_cursor_proxy.net import deadline
+from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.upstream import response
 from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
@@ -56,7 +56,7 @@ class Clock:
 class TestUpstreamResponse(unittest.TestCase):
     def setUp(self) -> None:
         self.clock = Clock()
-        for module in (response, deadline):
+        for module in (response, wait):
             self.enterContext(mock.patch.object(module, "time", self.clock))
         self.pool = mock.Mock()
 
