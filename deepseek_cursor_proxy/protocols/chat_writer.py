@@ -12,7 +12,7 @@ The usage of a stream is
     else                     in the chunk with the finish_reason, as DeepSeek has it, whatever the upstream does
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Run, RunTemplate
@@ -207,7 +207,11 @@ def _edit(delta: Delta, model: str, part: str, unwrapper: CustomCallUnwrapper | 
         # Null, not absent: DeepSeek's own chunks have it so while the model answers, and clients read it unasked.
         message = {**message, "reasoning_content": delta.reasoning}
     if delta.calls or entries:
-        calls = _edit_calls(as_list(entries), delta, part, unwrapper)
+        # The entries as they came, each with the values of its CallPiece; new ones come last.
+        sent, calls = as_list(entries), []
+        for at, piece in enumerate(delta.calls):
+            entry = _edit_call(as_object(sent[at]) if at < len(sent) else {}, piece, part)
+            calls.append(entry if unwrapper is None else unwrapper.nest(entry, delta.choice, piece.index))
         if not calls:
             message = {name: value for name, value in message.items() if name != "tool_calls"}
         elif calls != entries:
@@ -225,17 +229,6 @@ def _edit_blocks(blocks: list[Any], text: str) -> list[Any]:
     before, _, after = text.partition(own) if own else (text, "", "")
     lead, trail = ([{"type": "text", "text": part}] if part else [] for part in (before, after))
     return [*lead, *blocks, *trail]
-
-
-def _edit_calls(
-    entries: Sequence[Any], delta: Delta, part: str, unwrapper: CustomCallUnwrapper | None
-) -> list[Mapping[str, Any]]:
-    """The calls of a delta: the entries as they came, each with the values of its CallPiece; new ones come last."""
-    edited = []
-    for at, piece in enumerate(delta.calls):
-        entry = _edit_call(as_object(entries[at]) if at < len(entries) else {}, piece, part)
-        edited.append(entry if unwrapper is None else unwrapper.nest(entry, delta.choice, piece.index))
-    return edited
 
 
 def _edit_call(entry: Mapping[str, Any], piece: CallPiece, part: str) -> Mapping[str, Any]:
