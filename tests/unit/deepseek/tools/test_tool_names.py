@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, read_o
 from deepseek_cursor_proxy.deepseek.tools.tool_definitions import is_accepted, sent_name, sent_names
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.support.chunks import written_chunk
-from tests.unit.protocols.request.test_tool_namespaces import LEGAL, PIECES
+from tests.unit.protocols.test_tool_namespaces import LEGAL, PIECES
 
 READ, SENT = "fs.read", "fs_read_6aacb1df95"
 

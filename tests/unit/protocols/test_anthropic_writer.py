@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
 from tests.support.messages_client import Json, add_up_events, blocks, events, kinds
 from tests.support.width import width
-from tests.unit.protocols.responses.test_writer import completion
+from tests.unit.protocols.test_responses_writer import completion
 
 SEALER = Sealer(b"secret", b"caller")
 BROKE = UpstreamFailed("broke")
