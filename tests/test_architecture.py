@@ -31,21 +31,19 @@ DIRECTIONS = {
     "tokens": "deepseek net",
     "upstream": "deepseek http1 net",
     "sessions": "deepseek net observers reasoning storage tokens",
-    "usage.prices": "deepseek",
-    "observers": "deepseek reasoning storage usage.prices",
-    "usage": "deepseek net observers reasoning storage usage.prices",
+    "observers": "deepseek reasoning storage",
+    "usage": "deepseek net observers reasoning storage",
     "exchange": "access deepseek http1 net observers protocols.request reasoning sessions storage "
-    + "tokens upstream usage usage.prices",
+    + "tokens upstream usage",
     "api": "access deepseek exchange http1 net observers protocols.request reasoning sessions storage upstream "
     + " ".join(CLIENT_PROTOCOLS),
     "server": "api exchange http1 net storage",
-    "admin": "access deepseek exchange http1 net observers reasoning server sessions storage upstream usage "
-    + "usage.prices",
+    "admin": "access deepseek exchange http1 net observers reasoning server sessions storage upstream usage",
     "cli.tunnel": "net",
-    "cli.setup": "deepseek storage usage.prices",
+    "cli.setup": "deepseek storage",
     "cli.doctor": "access admin cli.setup deepseek net storage upstream usage",
     "cli": "access admin cli.doctor cli.setup cli.tunnel deepseek net observers reasoning server "
-    + "sessions storage tokens upstream usage usage.prices",
+    + "sessions storage tokens upstream usage",
     # Files of the top level that are not open to all.
     "access": "http1",
     "reasoning_store": "storage",
@@ -63,7 +61,7 @@ ROOT_FILES = {
 }
 # Folders and files that do no I/O, keep no clock and start no thread.
 PURE = {"config", "http1", "deepseek", "reasoning", "protocols", "conversation"}
-PURE |= {"usage.prices", "errors", "redaction", "json_codec", "compression"}
+PURE |= {"errors", "redaction", "json_codec", "compression"}
 IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess", "ssl", "select", "random", "urllib"}
 # Splitting a URL is no I/O.
 HARMLESS = {"urllib.parse"}

@@ -17,6 +17,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.admin.context import AdminContext
 from deepseek_cursor_proxy.admin.usage import ledger_connection
+from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
 from deepseek_cursor_proxy.observers.events import Progress, RequestFacts, Result, Timing
@@ -24,7 +25,6 @@ from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCount
 from deepseek_cursor_proxy.observers.trace import PROOFS, file_end
 from deepseek_cursor_proxy.usage import ledger
 from deepseek_cursor_proxy.usage.ledger import UsageRow
-from deepseek_cursor_proxy.usage.prices import Cost
 
 _PAGE, _LARGEST_PAGE = 50, 500
 _TOKENS = ("hit", "miss", "output", "thinking")

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.admin.context import AdminContext
+from deepseek_cursor_proxy.deepseek.prices import PriceList
 from deepseek_cursor_proxy.errors import BadRequest, Overloaded
 from deepseek_cursor_proxy.storage.database import Database, open_read_only
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.usage import ledger
-from deepseek_cursor_proxy.usage.prices import PriceList
 from deepseek_cursor_proxy.usage.report import GROUPS, Period, make_report, sum_day
 
 if TYPE_CHECKING:

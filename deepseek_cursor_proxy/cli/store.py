@@ -47,7 +47,7 @@ def print_stats(options: dict[str, Any]) -> None:
     """Print how much is stored."""
     from datetime import datetime
 
-    from deepseek_cursor_proxy.usage.prices import format_amount
+    from deepseek_cursor_proxy.deepseek.prices import format_amount
 
     config = load(options).config
     with open_store(config) as store:

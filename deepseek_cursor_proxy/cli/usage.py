@@ -22,6 +22,7 @@ from deepseek_cursor_proxy.cli.parser import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
 from deepseek_cursor_proxy.config.values import expand_home
+from deepseek_cursor_proxy.deepseek.prices import PriceList, format_amount
 from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
@@ -31,7 +32,6 @@ from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.usage import balance
 from deepseek_cursor_proxy.usage.ledger import DaySums
-from deepseek_cursor_proxy.usage.prices import PriceList, format_amount
 from deepseek_cursor_proxy.usage.report import GROUPS, NAMELESS, Period, UsageGroup, UsageReport, make_report
 
 _DEFAULT_DAYS = 30

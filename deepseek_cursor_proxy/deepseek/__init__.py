@@ -5,6 +5,7 @@
     history_repair       makes a tool history that it accepts
     apis/                its three APIs: requests as bodies, answers and events as deltas
     usage                figures in its answers: tokens and log probabilities
+    prices               what tokens cost and when: its table, peak hours, the settings; the Cost of a request
     tools/               names and schemas of tools that it accepts, calls in its answers, forced calls
     hosts                how other hosts of its models differ
     model_names          the models it serves; model_resolver: what a client's name means

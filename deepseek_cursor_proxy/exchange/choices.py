@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
+from deepseek_cursor_proxy.deepseek.prices import add_costs
 from deepseek_cursor_proxy.deepseek.usage import add_usage, read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
@@ -23,7 +24,6 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wait import Deadline, Wakeup, pause
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
-from deepseek_cursor_proxy.usage.prices import add_costs
 
 _Item = TypeVar("_Item")
 

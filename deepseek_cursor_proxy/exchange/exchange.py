@@ -18,6 +18,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, join_stream
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
+from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, add_usage, read_usage
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
@@ -39,7 +40,6 @@ from deepseek_cursor_proxy.reasoning.chats import ChatTracker, PromptTokens, sor
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import prepare
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
-from deepseek_cursor_proxy.usage.prices import Cost
 
 
 class _EmptyTurn(Exception):

@@ -20,10 +20,10 @@ from functools import partial
 
 from deepseek_cursor_proxy.conversation import Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
+from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.json_codec import canonical_json, object_in
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
-from deepseek_cursor_proxy.usage.prices import Cost
 
 # Some fifty chunks: so few writes that a long answer takes milliseconds, so small that the first text comes at once.
 _BYTES_PER_PIECE = 16 * 1024

@@ -11,6 +11,7 @@ from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import vision_model
+from deepseek_cursor_proxy.deepseek.prices import USD, PriceList
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.exchange.client_request import RequestReport
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
@@ -29,7 +30,6 @@ from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.usage.ledger import UsageLedger
-from deepseek_cursor_proxy.usage.prices import USD, PriceList
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.config.named_keys import NamedKey

@@ -18,11 +18,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from deepseek_cursor_proxy.deepseek.prices import format_amount
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
 from deepseek_cursor_proxy.redaction import readable_json, safe_text
-from deepseek_cursor_proxy.usage.prices import format_amount
 
 _log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens
 from deepseek_cursor_proxy.reasoning.chats import PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
-from deepseek_cursor_proxy.usage.prices import Cost
 
 _log = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.reasoning.restore import Source, Turn
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts as TurnCounts
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.usage.prices import Cost
 
 _log = logging.getLogger(__name__)
 

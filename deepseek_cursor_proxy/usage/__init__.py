@@ -3,7 +3,6 @@
     ledger     UsageLedger: writes every request that ended into the store's file, in batches, on a thread of its own
     report     sums of the ledger by day, model, key, API or session, as the command prints and the dashboard shows them
     limits     Limiter: what named keys and groups may use, reserved before a call and settled after it
-    prices     what tokens cost and when: the built-in table, peak hours, the settings; the Cost of a request
     balance    what is left on an account at DeepSeek
 
 `exchange/services` builds the ledger; `cli` and `admin` read it.

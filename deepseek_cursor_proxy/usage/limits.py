@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.config.named_keys import KeyGroup, Limits, NamedKey, format_moment
 from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.deepseek.prices import USD, format_amount
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, PriceUnknown
 from deepseek_cursor_proxy.net.threads import BackgroundTask
@@ -43,7 +44,6 @@ from deepseek_cursor_proxy.storage.limits import (
     Spent,
     Used,
 )
-from deepseek_cursor_proxy.usage.prices import USD, format_amount
 
 _log = logging.getLogger(__name__)
 

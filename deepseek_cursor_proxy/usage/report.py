@@ -12,12 +12,12 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.deepseek.model_resolver import known_model
+from deepseek_cursor_proxy.deepseek.prices import PriceList
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import Result, caller_digest
 from deepseek_cursor_proxy.reasoning.chats import cause_of
 from deepseek_cursor_proxy.usage import ledger
 from deepseek_cursor_proxy.usage.ledger import FAILURES, DayGroup, DaySums, add_sums, day_of
-from deepseek_cursor_proxy.usage.prices import PriceList
 
 GROUPS = ("day", "model", "key", "api", "session", "cause")
 # What a group without a name is called: a request that ended before it had one, or a refused key.

@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.cli.setup.marked_text import TomlEdit, YamlItems, Yam
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.deepseek.model_names import DISPLAY_NAMES, MODELS, can_see_images
-from deepseek_cursor_proxy.usage.prices import USD, find_step
+from deepseek_cursor_proxy.deepseek.prices import USD, find_step
 
 PRO, FLASH = MODELS
 PROVIDER = "deepseek-proxy"

@@ -5,11 +5,11 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.admin.metrics import Metric, Statistics, render
+from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.usage.ledger import _row, sum_by_day
-from deepseek_cursor_proxy.usage.prices import Cost
 
 
 def record(model: str = "m", result: Result = Result.COMPLETED, **more: Any) -> RequestRecord:

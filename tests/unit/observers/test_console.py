@@ -4,6 +4,7 @@ from typing import Any, get_args
 from unittest import mock
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
+from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.deepseek.usage import Tokens, read_usage
 from deepseek_cursor_proxy.observers.console import Console
@@ -30,7 +31,6 @@ from deepseek_cursor_proxy.observers.events import (
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.chats import PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
-from deepseek_cursor_proxy.usage.prices import Cost
 from tests.support.histories import TOOLS, user
 
 EMPTY_HISTORY = identity.identify(b"", ())

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
@@ -17,7 +18,6 @@ from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.usage import ledger
 from deepseek_cursor_proxy.usage.ledger import DaySums, UsageLedger, UsageRow, add_sums, day_of
-from deepseek_cursor_proxy.usage.prices import Cost
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import wait_until
 

@@ -6,6 +6,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config.named_keys import KeyGroup, NamedKey, key_group, named_key
 from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, PriceUnknown, ProxyError
 from deepseek_cursor_proxy.observers.events import (
@@ -24,7 +25,6 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.limits import Hold, LimitTables, Refusal, Spent, Used
 from deepseek_cursor_proxy.usage import limits
 from deepseek_cursor_proxy.usage.limits import BILLION, Admission, Estimate, Limiter, counters
-from deepseek_cursor_proxy.usage.prices import Cost
 from tests.support.databases import DatabaseTestCase
 
 # 2026-11-18 06:40:20 UTC

@@ -5,9 +5,9 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.deepseek.prices import Cost, PriceList
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers.events import Result
-from deepseek_cursor_proxy.usage.prices import Cost, PriceList
 from deepseek_cursor_proxy.usage.report import GROUPS, Percentiles, Period, UsageReport, make_report
 from tests.unit.usage.test_ledger import NOON, LedgerTestCase, record
 

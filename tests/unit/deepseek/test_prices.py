@@ -8,8 +8,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS
+from deepseek_cursor_proxy.deepseek.prices import HOLIDAYS, STEPS, Cost, PriceList, add_costs, format_amount, is_peak
 from deepseek_cursor_proxy.deepseek.usage import Tokens
-from deepseek_cursor_proxy.usage.prices import HOLIDAYS, STEPS, Cost, PriceList, add_costs, format_amount, is_peak
 
 # A Tuesday; 02:00 UTC is 10:00 in Beijing.
 PEAK, OFF_PEAK = datetime(2026, 11, 17, 2, tzinfo=UTC), datetime(2026, 11, 17, 12, tzinfo=UTC)
