@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from deepseek_cursor_proxy.api.reply import OpenExchange
 
 
-# The values of a request's header `x-cache`.
-_CACHE_WORDS = {"use": True, "skip": False}
 # Fields for this proxy alone, which other upstreams may refuse.
 _OWN_FIELDS = ("cache", "nomyo")
 
@@ -129,13 +127,8 @@ class GenerationEndpoint(Endpoint):
             model = model_resolver.resolve(config.subagent_model, config).model
             client = client._replace(chat=client.chat._replace(model=model))
         self.reserve(client)
-        if config.response_cache != "off" and client.chat.choices == 1:
-            # As the body says, else as the header does, else the setting.
-            wants_cache = client.chat.cache
-            if wants_cache is None:
-                wants_cache = _CACHE_WORDS.get((client.http.header("x-cache") or "").strip().lower())
-            if wants_cache or (wants_cache is None and config.response_cache == "on"):
-                client = client.with_cache()
+        if services.use_cache is not None and client.chat.choices == 1:
+            client = services.use_cache(client)
         if services.upstreams.only is None:
             # Why the caller may not spend the owner's keys; an upstream that takes the caller's own may still serve it.
             client = client._replace(spend_refusal=access.spend_refusal(client.caller))

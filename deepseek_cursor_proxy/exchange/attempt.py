@@ -34,7 +34,6 @@ from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
-from deepseek_cursor_proxy.exchange.response_cache import CacheLookup, ReplayedResponse, cache_key
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Target
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
@@ -43,7 +42,7 @@ from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker, sort_tools
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, PreparedRequest, prepare
 from deepseek_cursor_proxy.upstream.call_limit import Slot
-from deepseek_cursor_proxy.upstream.response import UpstreamResponse
+from deepseek_cursor_proxy.upstream.response import StreamedResponse, UpstreamResponse
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
@@ -83,8 +82,7 @@ class Attempt:
         self._restored: PreparedRequest | None = None
         self.prepared: PreparedRequest | None = None
         # Set once the upstream accepts, or to a cached answer.
-        self.response: UpstreamResponse | ReplayedResponse | None = None
-        self.cache = CacheLookup(services.response_cache) if client.uses_cache else None
+        self.response: StreamedResponse | None = None
         self.is_cached = False
         # Seconds the calls of the request waited for slots; None before the first.
         self.queue_seconds: float | None = None
@@ -97,8 +95,8 @@ class Attempt:
         self.written_calls: WrittenCalls | None = None
 
     def follow(self, failed: "Attempt") -> None:
-        """Take over what belongs to the request: the cache, and its times."""
-        self.cache, self.queue_seconds, self._started = failed.cache, failed.queue_seconds, failed._started
+        """Take over the times of the request."""
+        self.queue_seconds, self._started = failed.queue_seconds, failed._started
 
     @property
     def credential(self) -> str:
@@ -199,8 +197,8 @@ class Attempt:
         client.memory.keep()
         is_beta = rules.needs_beta(self.request)
         destination = self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned, is_beta=is_beta)
-        if self.cache is not None:
-            answer = self.cache.find(cache_key(client.namespace, destination.url, body))
+        if client.cache is not None:
+            answer = client.cache.find(client.namespace, destination.url, body)
             self.response, self.is_cached = answer, answer is not None
             if self.is_cached:
                 # The tracker records a hit like any other request of its chat; `Sent` is not emitted.
@@ -254,8 +252,8 @@ class Attempt:
             self.record_sent()
             return read_whole(self.response, partial(self._read_answer, written))
         read: Read = self.api.open_reader().read
-        if self.cache is not None:
-            read = self.cache.wrap(read)
+        if self._client.cache is not None:
+            read = self._client.cache.wrap(read)
         if written is not None:
             read = partial(written.read, read)
         if request.sent_names:
@@ -294,9 +292,7 @@ class Attempt:
         )
 
 
-def read_stream(
-    response: UpstreamResponse | ReplayedResponse, read: Read, record_sent: Callable[[], None]
-) -> UpstreamEvents:
+def read_stream(response: StreamedResponse, read: Read, record_sent: Callable[[], None]) -> UpstreamEvents:
     """The events of a streamed response up to its [DONE] or the first problem.
 
     `record_sent` runs while nothing has arrived yet, or after the first event was forwarded.

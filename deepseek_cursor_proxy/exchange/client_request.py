@@ -4,13 +4,15 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
-from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.conversation import ChatRequest, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT as CLIENT_CHAT
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import Read
+from deepseek_cursor_proxy.deepseek.prices import Cost
+from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, TooManyAttempts
 from deepseek_cursor_proxy.http1.messages import HttpRequest, Peer
 from deepseek_cursor_proxy.observers.events import (
@@ -25,6 +27,7 @@ from deepseek_cursor_proxy.observers.events import (
 )
 
 if TYPE_CHECKING:
+    from deepseek_cursor_proxy.upstream.response import StreamedResponse
     from deepseek_cursor_proxy.usage.limits import Admission
 
 
@@ -150,6 +153,18 @@ class RequestReport:
         self.end(Refused(self.facts(), route, End.of(error), self.seconds, is_logged_elsewhere))
 
 
+class AnswerCache(Protocol):
+    """The response cache in one exchange."""
+
+    # The value of the header X-Cache.
+    @property
+    def state(self) -> str: ...
+
+    def find(self, caller: bytes, url: str, body: bytes) -> "StreamedResponse | None": ...
+    def wrap(self, read: Read) -> Read: ...
+    def store_answer(self, reply: Reply, tokens: Tokens | None, cost: Cost | None) -> None: ...
+
+
 # Until the endpoint has parsed the body.
 _NOT_PARSED = ChatRequest("", "", ())
 
@@ -183,8 +198,8 @@ class ClientRequest(NamedTuple):
     # The body, parsed, and the API of DeepSeek to send it with.
     chat: ChatRequest = _NOT_PARSED
     upstream_api: UpstreamApi = CHAT
-    # Whether the response cache may answer it. It is then streamed, whatever the client wants.
-    uses_cache: bool = False
+    # Set if the response cache may answer it. It is then streamed, whatever the client wants.
+    cache: AnswerCache | None = None
     # Whether the client wants that stream as one chat completion.
     wants_completion: bool = False
     # Whether the client gets nothing before the end of the answer, though it is streamed to us.
@@ -199,8 +214,3 @@ class ClientRequest(NamedTuple):
     @property
     def body_bytes(self) -> int:
         return self.report.body_bytes
-
-    def with_cache(self) -> "ClientRequest":
-        """The request as the cache needs it: plain and streamed ones are the same question to the upstream."""
-        wants_completion = not self.chat.stream and self.chat.client_api == CLIENT_CHAT
-        return self._replace(chat=self.chat._replace(stream=True), uses_cache=True, wants_completion=wants_completion)

@@ -152,7 +152,7 @@ class Exchange:
             raise _EmptyTurn
         if self._request.stream and not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
-        if (cache := self._attempt.cache) is not None:
+        if (cache := self._client.cache) is not None:
             tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
             cache.store_answer(self._reply, tokens, self._cost(tokens, time.time()))
 
@@ -174,7 +174,7 @@ class Exchange:
     @property
     def cache_state(self) -> str:
         """The value of the header X-Cache: hit or miss; "" if the request does not use the response cache."""
-        return self._attempt.cache.state if self._attempt.cache is not None else ""
+        return self._client.cache.state if self._client.cache is not None else ""
 
     @property
     def is_sent(self) -> bool:

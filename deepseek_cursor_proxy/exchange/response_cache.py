@@ -1,5 +1,6 @@
 """The exact response cache: the same question of the same caller is answered as before, without a call.
 
+    use_cache          gives a request the cache, if its body, its header or the setting say so
     CacheLookup        the cache in one exchange: find, wrap, store_answer
     AnswerRecorder     records the bytes of an answer while they are read
     ReplayedResponse   plays them again in the place of an upstream response
@@ -8,8 +9,7 @@ The cache keeps the bytes of the upstream's stream, and a hit is read as the ups
 searches, log probabilities and usage are those of the first answer, in every API, and whatever is done with an answer
 on its way to the client is done with a hit as well; only its heartbeats are left out.
 
-The endpoint decides whether a request may use the cache. An answer is kept if it came to its own end, `stop` or
-`tool_calls`, and a client can use it.
+An answer is kept if it came to its own end, `stop` or `tool_calls`, and a client can use it.
 """
 
 import hashlib
@@ -21,7 +21,9 @@ from functools import partial
 from deepseek_cursor_proxy.conversation import Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.prices import Cost
+from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT
 from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.json_codec import canonical_json, object_in
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 
@@ -33,6 +35,25 @@ _PACKED_BYTES_PER_STEP = 1024
 _FASTEST = 1
 # Packed. A million tokens have less; what has more is not worth keeping.
 _MOST_BYTES = 32 * 1024 * 1024
+
+
+# The values of a request's header `x-cache`.
+_CACHE_WORDS = {"use": True, "skip": False}
+
+
+def use_cache(answers: CachedAnswers, setting: str, client: ClientRequest) -> ClientRequest:
+    """The request with the cache, if it is to use it: as the body says, else as the header does, else the setting.
+
+    It is then streamed: a plain and a streamed request are the same question to the upstream.
+    """
+    wanted = client.chat.cache
+    if wanted is None:
+        wanted = _CACHE_WORDS.get((client.http.header("x-cache") or "").strip().lower())
+    if wanted is False or (wanted is None and setting != "on"):
+        return client
+    wants_completion = not client.chat.stream and client.chat.client_api == CHAT
+    chat = client.chat._replace(stream=True)
+    return client._replace(chat=chat, cache=CacheLookup(answers), wants_completion=wants_completion)
 
 
 def cache_key(caller: bytes, url: str, body: bytes) -> bytes:
@@ -61,10 +82,10 @@ class CacheLookup:
         """The value of the header X-Cache."""
         return "hit" if self._is_hit else "miss"
 
-    def find(self, key: bytes) -> "ReplayedResponse | None":
-        """The answer for this key; None: the exchange makes the call."""
-        self._key = key
-        answer = self._answers.find(key)
+    def find(self, caller: bytes, url: str, body: bytes) -> "ReplayedResponse | None":
+        """The answer for this question; None: the exchange makes the call."""
+        self._key = cache_key(caller, url, body)
+        answer = self._answers.find(self._key)
         self._is_hit = answer is not None
         if answer is None:
             return None

@@ -2,8 +2,9 @@
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import vision_model
 from deepseek_cursor_proxy.deepseek.prices import USD, PriceList
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
-from deepseek_cursor_proxy.exchange.client_request import RequestReport
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RequestReport
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Finished, Handlers, Observers
@@ -46,6 +47,8 @@ class Services:
     reasoning_store: ReasoningStore
     chats: Chats
     response_cache: CachedAnswers
+    # Gives a request the response cache, if it is to use it; None if no request may.
+    use_cache: Callable[[ClientRequest], ClientRequest] | None
     # Saves time only; see chat_memory.
     memory: ChatMemory
     responses: ResponseStore
@@ -93,12 +96,14 @@ class Services:
             responses.share(SharedResponses(shared, responses))
         if count := responses.fail_orphans():
             _log.warning("%d stored responses were not finished when the proxy last stopped and are failed now", count)
+        answers = CachedAnswers(database)
         return cls(
             config=config,
             access=access,
             reasoning_store=reasoning_store,
             chats=Chats(),
-            response_cache=CachedAnswers(database),
+            response_cache=answers,
+            use_cache=_cache_use(config, answers),
             memory=ChatMemory(),
             responses=responses,
             jobs=Jobs(config.background_workers, config.background_queue),
@@ -129,6 +134,7 @@ class Services:
             self,
             config=config,
             access=access,
+            use_cache=_cache_use(config, self.response_cache),
             upstream=client,
             upstreams=Upstreams(config, self.reasoning_forms, client.call_limits, owner_key, self.upstreams),
             prices=PriceList(config),
@@ -199,6 +205,15 @@ def _limiter(
     from deepseek_cursor_proxy.storage.shared.limits import SharedLimits
 
     return Limiter(SharedLimits(shared))
+
+
+def _cache_use(config: ProxyConfig, answers: CachedAnswers) -> Callable[[ClientRequest], ClientRequest] | None:
+    if config.response_cache == "off":
+        return None
+    # Only here: most proxies keep no answers, and are smaller without the module.
+    from deepseek_cursor_proxy.exchange.response_cache import use_cache
+
+    return partial(use_cache, answers, config.response_cache)
 
 
 def _owner_key(config: ProxyConfig, access: Access) -> str | None:

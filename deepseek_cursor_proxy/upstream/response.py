@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
+from typing import Protocol
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
@@ -46,6 +47,21 @@ _MOST_INTERIM_RESPONSES = 16
 _STREAM_TYPES = ("text/event-stream", "text/plain", "application/octet-stream", "")
 
 
+class StreamedResponse(Protocol):
+    """A response that is read as a stream: the upstream's, or one that was recorded."""
+
+    connect_seconds: float | None
+
+    @property
+    def has_input(self) -> bool: ...
+
+    def stream(self) -> "Generator[bytes | Heartbeat, None, None]": ...
+    def note_progress(self) -> None: ...
+    def note_keep_alive(self) -> None: ...
+    def end_soon(self) -> None: ...
+    def close(self, *, was_complete: bool = False) -> None: ...
+
+
 class UpstreamResponse:
     """Used by one thread at a time; must be closed."""
 
@@ -69,7 +85,7 @@ class UpstreamResponse:
         # Takes the owner's key out of the body, if the call was made with one; see hide.
         self._filter: SecretFilter | None = None
         # How long the connection took; 0 if it was open already.
-        self.connect_seconds = 0.0 if connection.is_reused else connection.connect_seconds
+        self.connect_seconds: float | None = 0.0 if connection.is_reused else connection.connect_seconds
 
     def read_head(self) -> None:
         """Read the head, after interim ones (100, 102, 103); OSError, TimeoutError or ValueError when there is none."""

@@ -69,6 +69,9 @@ class TestReplay(unittest.TestCase):
             self.assertLess(memory.peak(), 12 * 1024 * 1024)
 
 
+QUESTION = (b"caller", "http://upstream/chat/completions", b"{}")
+
+
 class TestLookups(unittest.TestCase):
     def setUp(self) -> None:
         reasoning = self.enterContext(contextlib.closing(ReasoningStore(":memory:")))
@@ -86,9 +89,9 @@ class TestLookups(unittest.TestCase):
 
     def test_a_miss_is_stored_and_found(self) -> None:
         first, second = self.lookup(), self.lookup()
-        self.assertIsNone(first.find(b"1"))
+        self.assertIsNone(first.find(*QUESTION))
         self.answer(first)
-        found = second.find(b"1")
+        found = second.find(*QUESTION)
         assert found is not None
         self.assertEqual(STREAM, b"".join(piece for piece in found.stream() if isinstance(piece, bytes)))
         self.assertEqual(("miss", "hit"), (first.state, second.state))
@@ -96,17 +99,17 @@ class TestLookups(unittest.TestCase):
 
     def test_identical_questions_at_once_are_each_asked_and_the_last_answer_is_kept(self) -> None:
         first, second = self.lookup(), self.lookup()
-        self.assertEqual([None, None], [first.find(b"1"), second.find(b"1")])
+        self.assertEqual([None, None], [first.find(*QUESTION), second.find(*QUESTION)])
         self.answer(first, b": first\n\n")
         self.answer(second, b": second\n\n")
-        self.assertEqual([b": second\n\n"], [*self.lookup().find(b"1").stream()])
+        self.assertEqual([b": second\n\n"], [*self.lookup().find(*QUESTION).stream()])
 
     def test_a_retry_that_finds_an_answer_stores_nothing_of_the_call_before_it(self) -> None:
         first, second = self.lookup(), self.lookup()
-        first.find(b"1")
+        first.find(*QUESTION)
         first.wrap(StreamReader().read)(b": broken\n\n")
-        second.find(b"1")
+        second.find(*QUESTION)
         self.answer(second)
-        first.find(b"1")
+        first.find(*QUESTION)
         self.answer(first, b"")
-        self.assertEqual([STREAM], [b"".join(self.lookup().find(b"1").stream())])
+        self.assertEqual([STREAM], [b"".join(self.lookup().find(*QUESTION).stream())])
