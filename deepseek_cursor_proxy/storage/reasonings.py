@@ -18,15 +18,11 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import NamedTuple, Protocol, Unpack
 
 from deepseek_cursor_proxy.storage.database import Store
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
-
-if TYPE_CHECKING:
-    # Most proxies have no engine, and are smaller without.
-    from deepseek_cursor_proxy.storage.shared.reasonings import SharedReasonings
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +56,16 @@ class ReasoningEntry(NamedTuple):
 
     keys: tuple[bytes, ...]
     text: bytes
+
+
+class SharedReasonings(Protocol):
+    """The same reasonings on an engine, which other proxies find."""
+
+    @property
+    def is_behind(self) -> bool: ...
+
+    def record(self, caller: bytes, entries: Sequence[ReasoningEntry]) -> bool: ...
+    def find(self, caller: bytes, keys: Collection[bytes]) -> list[tuple[bytes, bytes]] | None: ...
 
 
 class StoreStats(NamedTuple):
@@ -106,11 +112,10 @@ class ReasoningStore(Table[ReasoningEntry]):
         self._writes_at_once = durability == "full"
         self._lock = threading.Lock()
         self._used: set[int] = set()
-        # The same reasonings on an engine, which other proxies find.
         self._shared: SharedReasonings | None = None
         self.file.open()
 
-    def share(self, shared: "SharedReasonings") -> None:
+    def share(self, shared: SharedReasonings) -> None:
         """Record on the engine too, before `record` returns, and look there for what others recorded."""
         self._shared = shared
 
