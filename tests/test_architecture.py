@@ -33,12 +33,12 @@ DIRECTIONS = {
     "sessions": "deepseek net observers reasoning storage tokens",
     "observers": "deepseek reasoning storage",
     "usage": "deepseek net observers reasoning storage",
-    "exchange": "access deepseek http1 net observers protocols.request reasoning sessions storage "
-    + "tokens upstream usage",
+    "exchange": "access deepseek http1 net observers protocols.request reasoning storage tokens upstream usage",
     "api": "access deepseek exchange http1 net observers protocols.request reasoning sessions storage upstream "
     + " ".join(CLIENT_PROTOCOLS),
-    "server": "api exchange http1 net storage",
-    "admin": "access deepseek exchange http1 net observers reasoning server sessions storage upstream usage",
+    "proxy": "access deepseek exchange observers reasoning sessions storage tokens usage",
+    "server": "api exchange http1 net proxy storage",
+    "admin": "access deepseek exchange http1 net observers proxy reasoning server sessions storage upstream usage",
     "cli.tunnel": "net",
     "cli.setup": "deepseek storage",
     "cli.doctor": "access admin cli.setup deepseek net storage upstream usage",
@@ -97,10 +97,15 @@ def imports(path: Path) -> list[str]:
     return found
 
 
+# What the parts of a proxy that know the whole annotate it with. They get it as an argument.
+ANNOTATION = f"if TYPE_CHECKING:\n    from {PACKAGE}.proxy import Proxy\n"
+
+
 def own_imports(path: Path) -> Iterator[str]:
     """The modules of this package that a file imports."""
+    is_annotation = ANNOTATION in path.read_text(encoding="utf-8")
     for name in imports(path):
-        if name.startswith(PACKAGE + "."):
+        if name.startswith(PACKAGE + ".") and not (is_annotation and name == f"{PACKAGE}.proxy.Proxy"):
             inner = name.removeprefix(PACKAGE + ".")
             yield next((each for each in (inner, inner.rpartition(".")[0]) if each in modules()), "__init__")
 

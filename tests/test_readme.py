@@ -18,8 +18,8 @@ from deepseek_cursor_proxy.cli.service import Launch
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, SECRET_VARIABLE
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
-from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE_LINE
 from deepseek_cursor_proxy.deepseek.prices import USD, find_step
+from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE_LINE
 from tests.support.settings_table import settings_table
 from tests.test_architecture import DIRECTIONS
 

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.admin.metrics import Statistics
-    from deepseek_cursor_proxy.exchange.services import Services
+    from deepseek_cursor_proxy.proxy import Proxy
 
 
 # A report serves all pages that ask for it; monitors cannot make the proxy knock at the upstream all the time; counting
@@ -87,14 +87,14 @@ class AdminContext:
         host, port, *_ = self.server.server_address
         return f"{local_url(str(host), port)}/v1"
 
-    def services(self) -> "Services":
+    def services(self) -> "Proxy":
         return self.server.services()
 
     def statistics(self) -> "Statistics":
         """What all requests so far add up to."""
         return self._observe(self.services())
 
-    def _observe(self, services: "Services") -> "Statistics":
+    def _observe(self, services: "Proxy") -> "Statistics":
         """Count from now on, which is before the first request; the request log survives a reload."""
         # Only here: listening does not need it.
         from deepseek_cursor_proxy.admin.metrics import Statistics

@@ -12,19 +12,19 @@ from deepseek_cursor_proxy.json_codec import as_object
 from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.services import Services
+    from deepseek_cursor_proxy.proxy import Proxy
     from deepseek_cursor_proxy.sessions.store import SessionStore
     from deepseek_cursor_proxy.sessions.trajectory import Node, Session
 
 _LONGEST_TITLE = 120
 
 
-def sessions(services: "Services") -> dict[str, Any]:
+def sessions(services: "Proxy") -> dict[str, Any]:
     with _store(services) as store:
         return {"sessions": [_session(each) for each in (store.list(None) if store is not None else ())]}
 
 
-def find(services: "Services", session: str, number: str | None) -> dict[str, Any]:
+def find(services: "Proxy", session: str, number: str | None) -> dict[str, Any]:
     """A session and its nodes, without their messages; or one node with them."""
     if number is not None:
         return _trajectory(services, session, int(number))
@@ -35,7 +35,7 @@ def find(services: "Services", session: str, number: str | None) -> dict[str, An
         return {"session": _session(found), "nodes": [_summary(node) for node in store.nodes(session)]}
 
 
-def _trajectory(services: "Services", session: str, number: int) -> dict[str, Any]:
+def _trajectory(services: "Proxy", session: str, number: int) -> dict[str, Any]:
     with _store(services) as store:
         node = store.node(session, number) if store is not None else None
     if node is None:
@@ -45,7 +45,7 @@ def _trajectory(services: "Services", session: str, number: int) -> dict[str, An
 
 
 @contextmanager
-def _store(services: "Services") -> "Iterator[SessionStore | None]":
+def _store(services: "Proxy") -> "Iterator[SessionStore | None]":
     """The store; None if there are no sessions yet."""
     try:
         yield services.sessions.existing_store()

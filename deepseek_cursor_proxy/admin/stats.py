@@ -22,10 +22,10 @@ from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
 from deepseek_cursor_proxy.errors import ProxyError
-from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.http1.messages import HttpReply
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
+from deepseek_cursor_proxy.proxy import Proxy
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit
@@ -47,7 +47,7 @@ def ready(context: AdminContext) -> HttpReply:
     return HttpReply.json({"status": "ready", **engine})
 
 
-def why_not_ready(services: Services, probes: Recent) -> list[str]:
+def why_not_ready(services: Proxy, probes: Recent) -> list[str]:
     """The reasons; none if it is ready."""
     fault = services.reasoning_store.database.fault
     reasons = [f"the store cannot be used: {fault}"] if fault is not None else []
@@ -56,7 +56,7 @@ def why_not_ready(services: Services, probes: Recent) -> list[str]:
     return reasons
 
 
-def _probe(services: Services) -> str:
+def _probe(services: Proxy) -> str:
     """Why no upstream can be reached; empty if one can."""
     failures = []
     for upstream in services.upstreams.all:
@@ -148,7 +148,7 @@ def _store(context: AdminContext) -> dict[str, Any]:
     }
 
 
-def _cache(services: Services) -> dict[str, Any] | None:
+def _cache(services: Proxy) -> dict[str, Any] | None:
     """The response cache, since its store was made; None when that cannot be read."""
     try:
         found = services.response_cache.stats(services.prices.currency)

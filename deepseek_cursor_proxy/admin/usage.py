@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.usage.report import GROUPS, Period, make_report, sum_
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.config.named_keys import KeyGroup, NamedKey
-    from deepseek_cursor_proxy.exchange.services import Services
+    from deepseek_cursor_proxy.proxy import Proxy
 
 _DEFAULT_DAYS = 30
 
@@ -118,7 +118,7 @@ def keys(context: AdminContext) -> dict[str, Any]:
     }
 
 
-def _limits_by_holder(services: "Services", now: float) -> dict[str, list[dict[str, Any]]]:
+def _limits_by_holder(services: "Proxy", now: float) -> dict[str, list[dict[str, Any]]]:
     """By holder, its limits with what is used of each; amounts of money in dollars. Raises Unusable."""
     if services.limiter is None:
         return {}

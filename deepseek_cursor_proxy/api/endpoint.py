@@ -52,7 +52,7 @@ class Endpoint:
 
     def admit(self, request: HttpRequest) -> ClientRequest:
         """A request of a caller that is served, before its body is read; raises a ProxyError for any other."""
-        report, access, sessions = self._report, self._services.access, self._services.sessions
+        report, access = self._report, self._services.access
         caller = access.admit(request)
         namespace, name = identity.namespace(self._services.config.upstream_base_url, caller.credential), ""
         if caller.named is not None:
@@ -62,10 +62,10 @@ class Endpoint:
         if report.path_session:
             # No answer fails because the file of sessions cannot be read.
             with suppress(Unusable):
-                session = sessions.get(namespace, report.path_session)
+                session = self._services.find_session(namespace, report.path_session)
                 if session is None:
                     raise unknown_session()
-                reads_written_calls = session.options.reads_written_calls
+                reads_written_calls = session.reads_written_calls
             report.session = report.path_session
         owner_key = access.upstream_key(caller)
         return ClientRequest(
@@ -106,9 +106,7 @@ class GenerationEndpoint(Endpoint):
             return create(client._replace(body=body, memory=memory))
         self._services.access.check_spender(client.caller)
         if (named := client.caller.named) is not None:
-            from deepseek_cursor_proxy.exchange import admission
-
-            self._report.admission = admission.admit_passthrough(named, body, len(raw), self._services)
+            self._report.admission = self._services.admit_passthrough(named, body, len(raw))
         if not body.keys().isdisjoint(_OWN_FIELDS):
             body = {name: value for name, value in body.items() if name not in _OWN_FIELDS}
             sent = encode_json(body)
@@ -127,7 +125,7 @@ class GenerationEndpoint(Endpoint):
             model = model_resolver.resolve(config.subagent_model, config).model
             client = client._replace(chat=client.chat._replace(model=model))
         self.reserve(client)
-        if services.use_cache is not None and client.chat.choices == 1:
+        if client.chat.choices == 1:
             client = services.use_cache(client)
         if services.upstreams.only is None:
             # Why the caller may not spend the owner's keys; an upstream that takes the caller's own may still serve it.
@@ -158,9 +156,7 @@ class GenerationEndpoint(Endpoint):
         """Reserve what the request of a named key may use; raises a ProxyError. A job's request has its reservation."""
         if client.caller.named is None or self._report.admission is not None:
             return
-        from deepseek_cursor_proxy.exchange import admission
-
-        self._report.admission = admission.admit_chat(client.caller.named, client.chat, self._services)
+        self._report.admission = self._services.admit_chat(client.caller.named, client.chat)
 
     def reply(
         self,

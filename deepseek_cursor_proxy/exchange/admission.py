@@ -8,16 +8,18 @@ come here.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.config.named_keys import NamedKey
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import ModelNotAllowed
-from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.tokens.estimate import estimate_roughly
 from deepseek_cursor_proxy.usage.limits import BILLION, Admission, Estimate, Limiter
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.proxy import Proxy
 
 # Less than the longest answer of any model of DeepSeek's, and more than most answers.
 _UNKNOWN_ANSWER = 4096
@@ -28,37 +30,37 @@ _BYTES_PER_TOKEN = 4
 _LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
-def admit_chat(named: NamedKey, request: ChatRequest, services: Services) -> Admission | None:
+def admit_chat(named: NamedKey, request: ChatRequest, proxy: "Proxy") -> Admission | None:
     """Reserve what a generation may use; None if nothing limits it. Raises a ProxyError."""
     _check_model(named, request.model)
 
     def estimate() -> Estimate:
-        output = _answer(request.params.get("max_tokens"), request.model, services)
-        targets = services.upstreams.serving(request.model)
+        output = _answer(request.params.get("max_tokens"), request.model, proxy)
+        targets = proxy.upstreams.serving(request.model)
         models = [(target.model, target.upstream.may_be_deepseek) for target in targets]
         calls = request.choices
-        return Estimate(calls * estimate_roughly(request), calls * output, _price(models, services))
+        return Estimate(calls * estimate_roughly(request), calls * output, _price(models, proxy))
 
-    return _limiter(services).admit(named, services.config.groups.get(named.group), estimate)
+    return _limiter(proxy).admit(named, proxy.config.groups.get(named.group), estimate)
 
 
-def admit_passthrough(named: NamedKey, body: Mapping[str, Any], size: int, services: Services) -> Admission | None:
+def admit_passthrough(named: NamedKey, body: Mapping[str, Any], size: int, proxy: "Proxy") -> Admission | None:
     """The same for a request that another upstream gets as it came."""
     model = str(body.get("model"))
     _check_model(named, model)
 
     def estimate() -> Estimate:
         given = next((body[name] for name in _LENGTH_FIELDS if body.get(name) is not None), None)
-        output = _answer(given, model, services)
-        return Estimate(size // _BYTES_PER_TOKEN + 1, output, _price([(model, False)], services))
+        output = _answer(given, model, proxy)
+        return Estimate(size // _BYTES_PER_TOKEN + 1, output, _price([(model, False)], proxy))
 
-    return _limiter(services).admit(named, services.config.groups.get(named.group), estimate)
+    return _limiter(proxy).admit(named, proxy.config.groups.get(named.group), estimate)
 
 
-def _limiter(services: Services) -> Limiter:
+def _limiter(proxy: "Proxy") -> Limiter:
     # There is one as soon as a key has a name.
-    assert services.limiter is not None
-    return services.limiter
+    assert proxy.limiter is not None
+    return proxy.limiter
 
 
 def _check_model(named: NamedKey, model: str) -> None:
@@ -71,18 +73,18 @@ def _check_model(named: NamedKey, model: str) -> None:
         )
 
 
-def _answer(max_tokens: object, model: str, services: Services) -> int:
+def _answer(max_tokens: object, model: str, proxy: "Proxy") -> int:
     if type(max_tokens) is int and max_tokens > 0:
         return min(max_tokens, _LONGEST_ANSWER)
-    return services.ledger.mean_output_tokens(model) or _UNKNOWN_ANSWER
+    return proxy.ledger.mean_output_tokens(model) or _UNKNOWN_ANSWER
 
 
-def _price(models: Sequence[tuple[str, bool]], services: Services) -> Callable[[Tokens], int | None]:
+def _price(models: Sequence[tuple[str, bool]], proxy: "Proxy") -> Callable[[Tokens], int | None]:
     """What tokens cost where it costs most; each model with whether its upstream may be DeepSeek."""
 
     def price(tokens: Tokens) -> int | None:
         found = [
-            services.budget_prices.cost(model, tokens, time.time(), is_deepseek=is_deepseek)
+            proxy.budget_prices.cost(model, tokens, time.time(), is_deepseek=is_deepseek)
             for model, is_deepseek in models
         ]
         amounts = [cost.amount for cost in found if cost is not None]

@@ -28,7 +28,16 @@ from deepseek_cursor_proxy.observers.events import (
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.upstream.response import StreamedResponse
-    from deepseek_cursor_proxy.usage.limits import Admission
+
+
+class Admission(Protocol):
+    """What is reserved of the limits of a named key for one request; settled once."""
+
+    def end(self, event: Terminal) -> None:
+        """Settle what the request used, as its last event says."""
+
+    def settle(self, tokens: Tokens | None, cost: int | None = None) -> None:
+        """Settle these tokens, at this cost if it is known; None: all that was reserved."""
 
 
 class RequestReport:

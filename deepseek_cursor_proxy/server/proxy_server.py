@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.server.connections import Connections
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.services import Services
+    from deepseek_cursor_proxy.proxy import Proxy
 
 _log = logging.getLogger(__name__)
 
@@ -65,14 +65,14 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.connections = Connections("client", Overloaded(_TOO_MANY, retry_after=1))
         # Protects what is built from `config`, and `config` itself, which `reconfigure` replaces while requests run.
         self._build_lock = threading.Lock()
-        self._services: Services | None = None
+        self._services: Proxy | None = None
         self._app: App | None = None
         # Of the tunnel to us.
         self.tunnel_url = ""
         # For the page at /: where the dashboard is, if there is one.
         self.dashboard_url: str | None = None
         # Called with new services before any request uses them; again after a reload.
-        self.on_services: Callable[[Services], object] = lambda services: None
+        self.on_services: Callable[[Proxy], object] = lambda services: None
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
@@ -89,7 +89,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             self._app = App(self.config, self.services, self.dashboard_url)
         return self._app
 
-    def services(self) -> "Services":
+    def services(self) -> "Proxy":
         """The services, built once, for the first request that needs them: they are most of the program."""
         if self._services is None:
             with self._build_lock:
@@ -102,15 +102,15 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         with contextlib.suppress(Exception):
             self.services()
 
-    def _build_services(self, config: ProxyConfig) -> "Services":
+    def _build_services(self, config: ProxyConfig) -> "Proxy":
         try:
             from deepseek_cursor_proxy.api.endpoints import chat  # noqa: F401  (imports the rest of what a chat needs)
-            from deepseek_cursor_proxy.exchange.services import Services
+            from deepseek_cursor_proxy.proxy import Proxy
         except OSError:
             # A file of ours cannot be read, because there are no descriptors left.
             raise Overloaded(_TOO_MANY, retry_after=1) from None
         former = self._services
-        services = Services.build(config, self.reasoning_store) if former is None else former.rebuild(config)
+        services = Proxy.build(config, self.reasoning_store) if former is None else former.rebuild(config)
         services.access.set_tunnel_host(urlsplit(self.tunnel_url).hostname or "")
         self.on_services(services)
         return services
@@ -157,7 +157,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.connections.stop(StopStage.FINISH_RESPONSES, seconds)
         if (services := self._built_services()) is not None:
             # Before END_RESPONSES, so that clients that follow a job receive how it ended.
-            services.jobs.stop(deadline.left)
+            services.drain(deadline.left)
         self.connections.stop(StopStage.END_RESPONSES, _END_SECONDS)
 
     def server_close(self) -> None:
@@ -168,6 +168,6 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         if (services := self._built_services()) is not None:
             services.close()
 
-    def _built_services(self) -> "Services | None":
+    def _built_services(self) -> "Proxy | None":
         with self._build_lock:
             return self._services

@@ -12,9 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from deepseek_cursor_proxy import proxy as composition
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -82,7 +82,7 @@ class Proxy:
     def __init__(self, secret: InstallationSecret) -> None:
         self.upstream = Upstream()
         self._store = ReasoningStore(":memory:")
-        services = Services.build(CONFIG, self._store)
+        services = composition.Proxy.build(CONFIG, self._store)
         services.upstream.close()
         self.services = dataclasses.replace(services, secret=secret, upstream=self.upstream)  # type: ignore[arg-type]
         self._app = App(CONFIG, lambda: self.services)

@@ -16,7 +16,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange import failover
-from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.proxy import Proxy
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.usage import ledger
@@ -92,10 +92,10 @@ class SocketTestCase(unittest.TestCase):
         """A proxy that has nothing but the secret of the others in this folder."""
         return self.proxy(ReasoningStore(self.folder / f"{secrets.token_hex(4)}.sqlite3"), **settings)
 
-    def build_services(self, **settings: Any) -> Services:
+    def build_services(self, **settings: Any) -> Proxy:
         """What a proxy is made of, without its server."""
         store = self.enterContext(contextlib.closing(ReasoningStore(":memory:")))
-        return self.enterContext(contextlib.closing(Services.build(_config(self.fake.url, settings), store)))
+        return self.enterContext(contextlib.closing(Proxy.build(_config(self.fake.url, settings), store)))
 
     def route(self) -> tuple[FakeDeepSeek, dict[str, str]]:
         """A server besides DeepSeek, and the route to it, whose key is sk-of-the-route."""

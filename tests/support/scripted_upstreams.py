@@ -27,8 +27,8 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.exchange import failover
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.failover import Retries
-from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChanged
+from deepseek_cursor_proxy.proxy import Proxy
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.breaker import Breaker
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
@@ -236,7 +236,7 @@ class World:
         self.config = ProxyConfig(retry_budget=case.budget, **settings)
         store = ReasoningStore(":memory:")
         self._stack.callback(store.close)
-        services = Services.build(self.config, store)
+        services = Proxy.build(self.config, store)
         self._stack.callback(services.close)
         services.upstream.close()
         self.call_limits = _Limits(self)

@@ -3,6 +3,7 @@
 import re
 import secrets
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.api.clients import is_small_job
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
@@ -23,6 +24,9 @@ from deepseek_cursor_proxy.protocols.anthropic_writer import (
 )
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.proxy import Proxy
+
 # To estimate the input tokens, which a stream names at its beginning and DeepSeek counts only at its end.
 _BYTES_PER_TOKEN = 4
 
@@ -32,6 +36,8 @@ _API = PassthroughApi("/messages", _LAST_EVENT, lambda error: failure_event(erro
 
 
 class MessagesEndpoint(GenerationEndpoint):
+    _services: "Proxy"
+
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
 

@@ -9,7 +9,7 @@ import secrets
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, show
@@ -39,6 +39,9 @@ from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.proxy import Proxy
+
 _LAST_EVENT = re.compile(rb"event: response\.(?:completed|incomplete|failed)\b")
 _API = PassthroughApi("/responses", _LAST_EVENT, failure_event)
 _INPUT_TOKENS_API = PassthroughApi("/responses/input_tokens")
@@ -55,6 +58,8 @@ class ResponsePlan:
 
 
 class ResponsesEndpoint(GenerationEndpoint):
+    _services: "Proxy"
+
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
 

@@ -7,6 +7,7 @@ session does not exist. One that a key creates before an upstream has accepted i
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, unknown_session
@@ -21,6 +22,9 @@ from deepseek_cursor_proxy.sessions.export import node_json, prompt_json, sessio
 from deepseek_cursor_proxy.sessions.trajectory import Session, SessionOptions, message_json
 from deepseek_cursor_proxy.storage.faults import Unusable
 
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.proxy import Proxy
+
 _LONGEST_NAME = 200
 _MOST_TAGS = 32
 # Host and port as clients send them; anything else would end up in a URL of ours.
@@ -28,6 +32,8 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?
 
 
 class SessionsEndpoint(GenerationEndpoint):
+    _services: "Proxy"
+
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         caller = self.admit(request).namespace
         raw = request.read_body()

@@ -6,7 +6,7 @@ leave them out when they send an item, and count on them when they list it.
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from deepseek_cursor_proxy.api.endpoint import Endpoint
@@ -18,6 +18,9 @@ from deepseek_cursor_proxy.json_codec import Json, encode_json
 from deepseek_cursor_proxy.protocols.responses_writer import failure_event
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.responses import StoredResponse, unpack_events
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.proxy import Proxy
 
 # A cancelled call ends within moments; the reply to the cancellation shows that, or that it is on its way.
 _CANCEL_SECONDS = 5.0
@@ -35,6 +38,8 @@ _NUMBER = re.compile(rb'data: \{"type":"[a-z_.]+","sequence_number":(\d+)')
 
 
 class StoredEndpoint(Endpoint):
+    _services: "Proxy"
+
     def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self.admit(request).namespace
         number = starting_after(request.query)

@@ -6,11 +6,11 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+from deepseek_cursor_proxy import proxy as services_module
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
-from deepseek_cursor_proxy.exchange import services as services_module
 from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.exchange import Exchange
-from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.proxy import Proxy
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.responses import StoredResponse
 from tests.fake_deepseek import Answer, Raw, Step
@@ -32,12 +32,12 @@ class TestStart(SocketTestCase):
         return self.enterContext(closing(ReasoningStore(self.folder / "store.sqlite3")))
 
     def test_unfinished_responses_of_the_last_run_are_failed_and_logged_once(self) -> None:
-        services = Services.build(self.config(), self.store())
+        services = Proxy.build(self.config(), self.store())
         for name in ("a", "b"):
             services.responses.put(ME, unfinished(name))
         services.close()
         with self.assertLogs(services_module.__name__, logging.WARNING) as logged:
-            services = self.enterContext(closing(Services.build(self.config(), self.store())))
+            services = self.enterContext(closing(Proxy.build(self.config(), self.store())))
         self.assertEqual(1, len(logged.output))
         self.assertIn("2 stored responses were not finished", logged.output[0])
         found = services.responses.get(ME, "a")
