@@ -16,8 +16,8 @@ with every request. Changed is:
               the type; parameters that are missing or null -> no parameters
     anywhere  a null `type`, `required`, `properties` or `items` is left out
 
-All else stays, in its order, and a schema that needs no change stays the same object. The result depends on the schema
-alone, so that DeepSeek's prefix cache hits. Depth is limited by json_codec.
+All else stays, in its order. The result depends on the schema alone, so that DeepSeek's prefix cache hits. Depth is
+limited by json_codec.
 """
 
 import hashlib
@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import count
-from operator import is_
 from typing import Any, TypeVar
 
 Schema = Mapping[str, Any]
@@ -39,11 +38,9 @@ _NEVER_NULL = frozenset({"type", "required", "properties", "items"})
 
 
 def normalize_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A function tool with parameters that DeepSeek accepts; the same object if it accepts these."""
+    """A function tool with parameters that DeepSeek accepts."""
     function = tool["function"]
-    before = function.get("parameters")
-    after = normalize(before)
-    return tool if after is before else {**tool, "function": {**function, "parameters": after}}
+    return {**tool, "function": {**function, "parameters": normalize(function.get("parameters"))}}
 
 
 # Keywords that strict mode does not support.
@@ -84,25 +81,18 @@ def normalize(parameters: object) -> Schema:
 
 
 def _clean(schema: Any) -> Any:
-    """A schema without nulls where DeepSeek refuses them; the same object if it has none."""
+    """A schema without nulls where DeepSeek refuses them."""
     if not isinstance(schema, dict):
         return schema
     kept = {name: value for name, value in schema.items() if not (value is None and name in _NEVER_NULL)}
-    cleaned = {name: _clean_value(name, value) for name, value in kept.items()}
-    is_same = len(kept) == len(schema) and all(value is schema[name] for name, value in cleaned.items())
-    return schema if is_same else cleaned
-
-
-def _clean_value(keyword: str, value: Any) -> Any:
-    if keyword in _SINGLE and isinstance(value, dict):
-        return _clean(value)
-    if keyword in _MAPS and isinstance(value, dict):
-        inner = {name: _clean(each) for name, each in value.items()}
-        return value if all(map(is_, inner.values(), value.values())) else inner
-    if keyword in _LISTS and isinstance(value, list):
-        cleaned = list(map(_clean, value))
-        return value if all(map(is_, cleaned, value)) else cleaned
-    return value
+    for keyword, value in kept.items():
+        if keyword in _SINGLE:
+            kept[keyword] = _clean(value)
+        elif keyword in _MAPS and isinstance(value, dict):
+            kept[keyword] = {name: _clean(each) for name, each in value.items()}
+        elif keyword in _LISTS and isinstance(value, list):
+            kept[keyword] = list(map(_clean, value))
+    return kept
 
 
 Key = TypeVar("Key", str, tuple[str, str])
