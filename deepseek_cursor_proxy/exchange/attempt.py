@@ -154,8 +154,9 @@ class Attempt:
             prepared = server_turns.complete(prepared, client.namespace, find, client.memory)
         prepared.check_size(max(rules.MAX_BODY_BYTES, services.config.max_request_body_bytes))
         self.prepared = prepared = prepared._replace(request=sort_tools(prepared.request))
-        number, divergence = client.report.number, self._tracker.divergence
-        client.report.emit(Restored(number, prepared, self.is_transcript, self.api, divergence, self._refused_tools))
+        number, tracker, refused = client.report.number, self._tracker, self._refused_tools
+        is_transcript, divergence, has_old_tools = self.is_transcript, tracker.divergence, tracker.has_old_tools
+        client.report.emit(Restored(number, prepared, is_transcript, self.api, divergence, refused, has_old_tools))
 
     @property
     def _has_server_parts(self) -> bool:

@@ -38,7 +38,7 @@ from deepseek_cursor_proxy.observers.events import (
 )
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker, PromptTokens, sort_tools
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
-from deepseek_cursor_proxy.reasoning.restore import prepare
+from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
 
 
@@ -66,12 +66,14 @@ class Exchange:
         """Look up the turns of the request, and find its upstreams; raises a ProxyError if there are none."""
         self.is_closed = False
         self._services = services
-        self._client = client
         self._report = report = client.report
-        found = find_turns(
-            client.namespace, client.chat, services.reasoning_store.finder(client.namespace), client.memory
-        )
-        self._tracker = ChatTracker(found.request, found.history, services.chats)
+        found, self._tracker = self._find(client)
+        if (tools := self._tracker.left_out) is not None:
+            api = tools.api if tools.server_tools else client.upstream_api
+            client = client._replace(chat=tools.put_back(client.chat), upstream_api=api)
+            found, self._tracker = self._find(client)
+            self._tracker.has_old_tools = True
+        self._client = client
         self._failover = Failover(client, found, self._tracker, services)
         self._started = time.monotonic()
         self._attempt = self._failover.first()
@@ -86,6 +88,13 @@ class Exchange:
         self._discarded: Mapping[str, Any] | None = None
         self._end = CLIENT_LEFT
         report.emit(Received(report.number, request, client.body, report.body_bytes, report.key, self.progress))
+
+    def _find(self, client: ClientRequest) -> tuple[FoundTurns, ChatTracker]:
+        """The turns of the request that are stored, and the request in its chat."""
+        services = self._services
+        find = services.reasoning_store.finder(client.namespace)
+        found = find_turns(client.namespace, client.chat, find, client.memory)
+        return found, ChatTracker(found.request, found.history, services.chats, client.upstream_api)
 
     def _send(self) -> None:
         """Make calls until an upstream accepts one; `Failover` decides what follows a failure, or raises the error."""

@@ -157,6 +157,8 @@ class Restored(NamedTuple):
     divergence: str | None = None
     # Types of tools that DeepSeek runs itself and the upstream refused: the request is sent once more, without them.
     refused_tools: tuple[str, ...] = ()
+    # Whether its tools are those of the request before it in the chat, because the client left them out.
+    has_old_tools: bool = False
 
 
 class Sent(NamedTuple):

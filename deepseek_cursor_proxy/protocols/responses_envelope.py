@@ -50,8 +50,8 @@ _QUESTION = (
     "summary, in the language of the conversation, and call no tools."
 )
 _PREFACE = "The conversation up to here was replaced by this summary of it:\n\n"
-# Fields of the body for the summary request; `tools` because DeepSeek's prefix cache begins with them.
-_SUMMARY_FIELDS = ("model", "instructions", "tools", "stream", "prompt_cache_key", "user")
+# Fields of the body for the summary request: with the same tools and effort DeepSeek has the prompt in its cache.
+_SUMMARY_FIELDS = ("model", "instructions", "tools", "reasoning", "stream", "prompt_cache_key", "user")
 
 _SEALED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
@@ -176,7 +176,7 @@ def summary_request(body: Json, items: Sequence[Json]) -> dict[str, Any]:
     fields = {name: body[name] for name in _SUMMARY_FIELDS if body.get(name) is not None}
     if fields.get("tools"):
         fields["tool_choice"] = "none"
-    return {**fields, "reasoning": {"effort": "none"}, "input": [*items, _user_item(_QUESTION)]}
+    return {**fields, "input": [*items, _user_item(_QUESTION)]}
 
 
 def compact_request(body: Json) -> dict[str, Any]:

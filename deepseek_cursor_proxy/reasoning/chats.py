@@ -7,6 +7,10 @@ a chat's last requests the new one continues: sub-agents, title makers and summa
 Messages are compared as the client sent them (restoring and repairing do the same every time), tools without their
 order, as they are sent sorted by name. Linear. An outline has no text and never leaves the process: parts that identity
 has not digested go through Python's own keyed hash. After a restart one request per chat goes undiagnosed.
+
+A request that only leaves out the tools of the one before it, as Codex compacts a chat (0.166: `tools: []`), gets them
+back with `tool_choice: "none"`: by DeepSeek's template they begin the prompt, and without tools past reasoning is left
+out of it. So 8 % of a prompt would still be cached, in place of all.
 """
 
 import json
@@ -18,7 +22,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import ChatRequest, value_key
+from deepseek_cursor_proxy.conversation import ChatRequest, Memo, value_key
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.rules import is_forced
 from deepseek_cursor_proxy.reasoning.identity import History, MessageOutline
 from deepseek_cursor_proxy.redaction import safe_text
@@ -29,6 +34,8 @@ _MOST_NAMES = 3
 _AGENTS_PER_CHAT = 16
 # Messages and tools, of all chats together; some 200 bytes each.
 _MESSAGES_IN_MEMORY = 100_000
+# The tools of the last chats, whole: 40 of 1 kB take 250 kB.
+_BYTES_OF_TOOLS = 16 * 1024 * 1024
 
 Tools = tuple[Mapping[str, Any], ...]
 _canonical_json = json.JSONEncoder(sort_keys=True).encode
@@ -207,6 +214,27 @@ class PromptTokens(NamedTuple):
         return self.cached / self.total if self.total else 0.0
 
 
+class ChatTools(NamedTuple):
+    """The tools of a request: their digests, as in its outline, and what they are sent with."""
+
+    digests: Mapping[str, int]
+    tools: Tools
+    server_tools: Tools
+    sent_names: Mapping[str, str]
+    api: UpstreamApi
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return 200 + 6 * sum([len(value_key(tool)) for tool in (*self.tools, *self.server_tools)])
+
+    def put_back(self, request: ChatRequest) -> ChatRequest:
+        """The request with these tools, none of which may be called."""
+        return request._replace(
+            tools=self.tools, server_tools=self.server_tools, sent_names=self.sent_names, tool_choice="none"
+        )
+
+
 @dataclass(eq=False, slots=True)
 class LastRequest:
     """The last request of one agent in a chat; its tokens are None until the thread of the answer records them."""
@@ -223,7 +251,7 @@ class Chats:
     """The last requests of each chat, by the digest of the chat (see identity.History.conversation).
 
     A chat has several, because sub-agents and other helpers of a client begin with the same words. Called by any
-    thread; the lock protects both fields.
+    thread; the lock protects the first two fields.
     """
 
     def __init__(self) -> None:
@@ -231,6 +259,8 @@ class Chats:
         # Newest first; chats by last use.
         self._chats: OrderedDict[bytes, tuple[LastRequest, ...]] = OrderedDict()
         self._size = 0
+        # By chat, those of its last request that had any.
+        self.tools: Memo[bytes, ChatTools] = Memo(_BYTES_OF_TOOLS, lambda chat, tools: tools.size)
 
     def find(self, chat: bytes, now: RequestOutline) -> LastRequest | None:
         """The request that this one continues or diverges from; None if it begins a chat."""
@@ -257,13 +287,29 @@ class Chats:
 class ChatTracker:
     """One request in its chat. Used by the thread that runs the exchange."""
 
-    def __init__(self, request: ChatRequest, history: History, chats: Chats) -> None:
+    def __init__(self, request: ChatRequest, history: History, chats: Chats, api: UpstreamApi = CHAT) -> None:
+        self._request = request
+        self._api = api
         self._chats = chats
         self._chat = history.conversation
         self._outline = outline(request, history)
         self._last = last = chats.find(self._chat, self._outline)
         self._own: LastRequest | None = None
+        # Whether the tools are those of the last request, put back.
+        self.has_old_tools = False
         self.divergence = diagnose(last.outline, self._outline) if last is not None else None
+
+    @property
+    def left_out(self) -> ChatTools | None:
+        """The tools of the last request, if leaving out all of them is what this one changes of its prompt."""
+        now, last = self._outline, self._last
+        # With only the first question in common it may as well be another chat.
+        if last is None or last.outline.is_opening or now.tools or is_forced(self._request.tool_choice):
+            return None
+        known = self._chats.tools.get(self._chat)
+        if known is None or known.digests != last.outline.tools:
+            return None
+        return known if diagnose(last.outline, now._replace(tools=last.outline.tools)) is None else None
 
     @property
     def last_prompt(self) -> PromptTokens | None:
@@ -273,6 +319,10 @@ class ChatTracker:
     def record(self) -> None:
         """Record that DeepSeek accepted it, before the client sees the end of the answer and sends the next one."""
         self._own = self._chats.record(self._chat, self._last, self._outline)
+        request, digests, tools = self._request, self._outline.tools, self._chats.tools
+        if digests and ((known := tools.get(self._chat)) is None or known.digests != digests):
+            new = ChatTools(digests, request.tools, request.server_tools, request.sent_names, self._api)
+            tools.keep(self._chat, new)
 
     def record_tokens(self, tokens: PromptTokens) -> None:
         """Record the tokens of this request, for the next one of the chat."""

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import threading
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.fake_deepseek import Answer, Call, Citation, Failure, Search
+from tests.fake_deepseek import Answer, Call, Citation, Failure, Search, prompt
 from tests.fake_deepseek.leaks import FORMS
 from tests.interop import npm, sessions
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
@@ -340,10 +341,14 @@ class SearchTest(CodexCase):
 
 
 class CompactionTest(CodexCase):
-    """Codex has its context compacted by the server where it takes the server for OpenAI's."""
+    """Codex has its context compacted by the server where it takes the server for OpenAI's, else by a question."""
+
+    SMALL = "model_auto_compact_token_limit = 200\nmodel_context_window = 20000\n"
 
     def script(self, payload: Json) -> Answer:
-        if str(payload["messages"][-1]["content"]).startswith("Summarize this conversation"):
+        if re.match(
+            "Summarize this conversation|You are performing a CONTEXT", str(payload["messages"][-1]["content"])
+        ):
             return Answer(None, "The list was read: milk and bread.")
         if not self.said:
             return Answer("I look.", None, self.commands("cat notes.txt"))
@@ -351,11 +356,27 @@ class CompactionTest(CodexCase):
 
     def test_a_context_that_is_full_goes_on_from_its_summary(self) -> None:
         self.start_proxy()
-        small = "model_auto_compact_token_limit = 200\nmodel_context_window = 20000\n"
-        built_in = f'model = "{MODEL}"\nopenai_base_url = "http://127.0.0.1:9000/v1"\n{small}'
+        built_in = f'model = "{MODEL}"\nopenai_base_url = "http://127.0.0.1:9000/v1"\n{self.SMALL}'
         self.assertIn("All done.", self.codex("exec", *OPTIONS, "What is on my list?", config=built_in))
         self.assertIn("context compacted", self.output)
         *_, summary, last = (payload["messages"] for payload in self.fake.accepted)
         self.assertEqual("tool", summary[-2]["role"])
-        self.assertEqual(("system", False), (last[-1]["role"], any(each["role"] == "tool" for each in last)))
+        self.assertEqual(("user", False), (last[-1]["role"], any(each["role"] == "tool" for each in last)))
         self.assertIn("milk and bread.", last[-1]["content"])
+        self.assert_cached()
+
+    def test_codex_asks_for_a_summary_of_a_chat_that_deepseek_has_in_its_cache(self) -> None:
+        self.start_proxy()
+        ours = self.SMALL + block("toml", f'model = "{MODEL}"\nmodel_provider')
+        with self.assertLogs("deepseek_cursor_proxy.observers.console", "INFO") as logs:
+            self.assertIn("All done.", self.codex("exec", *OPTIONS, "What is on my list?", config=ours))
+        self.assertIn("of the chat put back", "\n".join(logs.output))
+        self.assert_cached()
+
+    def assert_cached(self) -> None:
+        """The request for the summary begins as the one before it does."""
+        before, summary = self.fake.accepted[-3:-1]
+        self.assertEqual(before["tools"], summary["tools"])
+        prompts = ["".join(part.text for part in prompt.parts(payload)) for payload in (before, summary)]
+        self.assertTrue(prompts[1].startswith(prompts[0]))
+        self.assertEqual("none", summary["tool_choice"])

@@ -43,13 +43,15 @@ class TestCompaction(ResponsesTestCase):
         self.assertNotIn("looked", json.dumps(found))
         self.assertGreater(found["usage"]["total_tokens"], 0)
 
-    def test_a_compaction_is_one_call_without_thinking_and_tools(self) -> None:
+    def test_a_compaction_is_one_call_that_thinks_as_the_chat_does_and_calls_no_tools(self) -> None:
+        """Another effort would be another prompt, of which DeepSeek has nothing in its cache."""
         proxy = self.proxy_with_new_store()
         items = self.history(proxy)
         self.fake.forget()
-        self.compacted(proxy, items, tools=TOOLS, instructions="Be brief.", text={"format": {"type": "json_object"}})
+        fields = {"tools": TOOLS, "instructions": "Be brief.", "reasoning": {"effort": "max"}}
+        self.compacted(proxy, items, **fields, text={"format": {"type": "json_object"}})
         [sent] = self.fake.accepted
-        self.assertEqual(({"type": "disabled"}, "none"), (sent["thinking"], sent["tool_choice"]))
+        self.assertEqual(("max", "none"), (sent["reasoning_effort"], sent["tool_choice"]))
         self.assertEqual("Be brief.", sent["messages"][0]["content"])
         self.assertEqual("Looking.", sent["messages"][2]["content"])
         self.assertNotIn("response_format", sent)
