@@ -190,14 +190,13 @@ class FakeDeepSeek:
 
 
 def _without_oddities(body: bytes) -> bytes:
-    """A body without unknown fields of messages and ids of users, and with the content that may be absent."""
+    """A body without unknown fields of messages, and with the content that may be absent."""
     payload = json.loads(body)
     messages = [
         {"content": None, **{name: value for name, value in message.items() if name in MESSAGE_FIELDS}}
         for message in payload.get("messages", ())
     ]
-    known = {name: value for name, value in payload.items() if name not in ("user_id", "metadata")}
-    return encode_json({**known, "messages": messages} if messages else known)
+    return encode_json({**payload, "messages": messages} if messages else payload)
 
 
 @dataclass(frozen=True)

@@ -158,13 +158,16 @@ def model_entry(name: str) -> dict[str, Any]:
         "input_modalities": modalities,
         "output_modalities": ["text"],
         "effort": {"supported_levels": ["low", "high", "max"], "default_level": "high"},
+        # V4.1 alone is known to take system messages in the middle of a chat.
+        "api_capabilities": {"anthropic_messages": {"system_prompt_update": "in-history"}} if modalities[1:] else {},
     }
 
 
 # The benchmark plays the same few answers thousands of times and must measure the proxy, not this.
 @lru_cache(maxsize=16)
 def _deltas(answer: Answer, thinking: bool) -> tuple[bytes, ...]:
-    silent = {"reasoning_content": None} if thinking else {}
+    # Without thinking, every delta but the last has the role (reference of September 2026).
+    silent = {"reasoning_content": None} if thinking else {"role": "assistant"}
     first = {"content": None, "reasoning_content": ""} if thinking else {"content": ""}
     deltas: list[dict[str, Any]] = [{"role": "assistant", **first}]
     for piece in pieces(answer.reasoning if thinking else None, answer.piece):
@@ -175,7 +178,7 @@ def _deltas(answer: Answer, thinking: bool) -> tuple[bytes, ...]:
         deltas.append({"tool_calls": [{"index": index, **_call(call, "")}]})
         for piece in pieces(call.arguments, answer.piece):
             deltas.append({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-    deltas.append({"content": "", **silent})
+    deltas.append({"content": "", **(silent if thinking else {"role": None})})
     return tuple(encode_json(delta) for delta in deltas)
 
 

@@ -9,7 +9,6 @@ Rule: every check may trust what the checks before it established. This file kno
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,7 +18,7 @@ from typing import Any, get_args
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import decode_json_object
 from tests.fake_deepseek import picture_rules, prompt, tool_rules
-from tests.fake_deepseek.prompt import is_thinking
+from tests.fake_deepseek.prompt import V4_PRO, is_thinking
 
 DESERIALIZE = "Failed to deserialize the JSON body into the target type: "
 MISSING_REASONING = "The `reasoning_content` in the thinking mode must be passed back to the API."
@@ -34,7 +33,7 @@ EFFORT_WITHOUT_THINKING = "thinking options type cannot be disabled when reasoni
 # The guide's rule of April to July 2026 (turns that used a tool), and the one seen since August (every turn).
 _OWED_REASONING = ("april", "august")
 VISION_MODELS = ("deepseek-flash", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
-MODELS = ("deepseek-v4-pro", *VISION_MODELS)
+MODELS = (V4_PRO, *VISION_MODELS)
 
 # Sentences, found lazily. Only the first is ever read, so the code after a `yield` may trust what it checked.
 Problems = Iterator[str]
@@ -46,7 +45,7 @@ class Rules:
 
     # Which turns owe their reasoning, by the month since which that was seen.
     month: str = "august"
-    # Whether an empty reasoning is as good as none.
+    # Whether an empty reasoning is as good as none; for the tool calls of V4-Pro it always is.
     refuses_empty: bool = False
     # Whether the body was sent to a /beta path.
     is_beta: bool = False
@@ -204,9 +203,9 @@ def _field_problems(payload: Mapping[str, Any]) -> Problems:
     if isinstance(stop, list) and (len(stop) > 16 or not all(isinstance(word, str) for word in stop)):
         yield "Invalid 'stop': expected a string or up to 16 strings"
     user = payload.get("user_id")
-    # The pattern leaves only ASCII, so 512 bytes are 512 characters.
-    if user is not None and not re.fullmatch(r"[a-zA-Z0-9\-_]{1,512}", user):
-        yield "Invalid 'user_id': string does not match pattern"
+    # Until the summer there was a pattern, which the guide now only recommends.
+    if user is not None and len(user.encode("utf-8", "surrogatepass")) > 512:
+        yield "Invalid 'user_id': longer than 512 bytes"
     if (payload.get("thinking") or {}).get("type") == "disabled" and payload.get("reasoning_effort") is not None:
         yield EFFORT_WITHOUT_THINKING
 
@@ -230,21 +229,16 @@ def _message_problems(payload: Mapping[str, Any], beta: bool) -> Problems:
     for index, message in enumerate(payload["messages"]):
         if "reasoning_details" in message:
             yield f"{DESERIALIZE}messages[{index}]: unknown field `reasoning_details`"
-        if isinstance(message["content"], list):
-            yield from _part_problems(f"messages[{index}].content", message["content"], payload["model"])
+        # Pictures are no exception: V4-Pro takes them as well, and reads a placeholder.
+        parts = message["content"] if isinstance(message["content"], list) else []
+        if misfit := _misfit(parts, [_Tagged("type", _PARTS)]):
+            yield f"{DESERIALIZE}messages[{index}].content{misfit}"
         calls = (message.get("tool_calls") or ()) if message["role"] == "assistant" else ()
         if message.get("tool_call_id") == "" or not all(call["id"] for call in calls):
             yield f"Invalid messages[{index}]: the id of a tool call must not be empty"
         if message.get("prefix") and not (beta and message is payload["messages"][-1]):
             yield "prefix needs the /beta path, and works on the last message only"
     yield from picture_rules.problems(payload["messages"])
-
-
-def _part_problems(where: str, parts: list[Any], model: str) -> Problems:
-    if misfit := _misfit(parts, [_Tagged("type", _PARTS)]):
-        yield f"{DESERIALIZE}{where}{misfit}"
-    if model not in VISION_MODELS and any(part["type"] == "image_url" for part in parts):
-        yield f"{where}: {model} does not support image input"
 
 
 def _order_problems(messages: Sequence[Mapping[str, Any]]) -> Problems:
@@ -279,6 +273,7 @@ def _reasoning_problems(payload: Mapping[str, Any], rules: Rules) -> Problems:
         else:
             # Without `tools` only the tool loop the history ends in is checked, none that a user message closed.
             owing = turn[first_call:] if turn is turns[-1] else []
-        lost = (None, "") if rules.refuses_empty else (None,)
-        if any(message.get("reasoning_content") in lost for message in owing):
-            yield MISSING_REASONING
+        for message in owing:
+            refuses_empty = rules.refuses_empty or (payload["model"] == V4_PRO and bool(message.get("tool_calls")))
+            if message.get("reasoning_content") in ((None, "") if refuses_empty else (None,)):
+                yield MISSING_REASONING

@@ -10,6 +10,8 @@ API has is judged here. This translation shares nothing with the proxy's own, so
     server_tool_use and web_search_tool_result are taken back     guide of 2026-08-27
     other *_tool_result blocks are, if they answer a use          assumed: deepseek_read_url must have some
     documents, redacted thinking, code, MCP: not supported        guide of 2026-08-27; the 400 is assumed
+    claude-opus* is V4-Pro, every other claude* Flash             create-message reference, October 2026
+    thinking `adaptive` is thinking                               DeepSeek-V3#1464
     thinking has to come back                                     dyedd/lens#10, Reasonix#8902, 2026-08-14
     a tool forced by name while thinking is refused, `any` works  DeepSeek-V3#1376
     no effort with thinking switched off                          claude-code#65863
@@ -32,6 +34,7 @@ from tests.fake_deepseek.contract import (
     Refusal,
     Rules,
 )
+from tests.fake_deepseek.prompt import V4_PRO
 
 PATHS = ("/anthropic/v1/messages", "/anthropic/messages")
 MISSING_THINKING = "The `content[].thinking` in the thinking mode must be passed back to the API."
@@ -80,7 +83,10 @@ def _fit(condition: object, words: str) -> None:
 
 
 def _chat(body: Json) -> dict[str, Any]:
+    body = {**body, "model": _model(body.get("model"))}
     chat: dict[str, Any] = {name: body[name] for name in _SAME_NAMES if name in body}
+    if (chat.get("thinking") or {}).get("type") == "adaptive":
+        chat["thinking"] = {"type": "enabled"}
     _fit(isinstance(body.get("messages"), list) and body["messages"], "messages: expected a sequence")
     chat["messages"] = [*_system(body.get("system")), *_messages(body["messages"], body.get("model"))]
     if (effort := (body.get("output_config") or {}).get("effort")) is not None:
@@ -94,6 +100,12 @@ def _chat(body: Json) -> dict[str, Any]:
     if body.get("tool_choice") is not None:
         _choose(body["tool_choice"], body, chat)
     return chat
+
+
+def _model(name: Any) -> Any:
+    if not isinstance(name, str) or not name.startswith("claude"):
+        return name
+    return V4_PRO if name.startswith("claude-opus") else VISION_MODELS[0]
 
 
 def _tools(tools: list[Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ are its `steps`. This translation shares nothing with the proxy's own, so that t
 socket or script.
 """
 
+import json
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -31,7 +32,8 @@ NO_OUTPUT = "No tool output found for tool call"
 _WORDS = {MISSING_REASONING: MISSING_REASONING_TEXT, UNANSWERED_CALLS: NO_OUTPUT}
 _NAMES = {"max_output_tokens": "max_tokens", "user": "user_id"}
 _SAME_NAMES = ("model", "stream", "temperature", "top_p", "top_logprobs")
-_ENDS_OF_SEARCHES = ("message", "function_call", "function_call_output")
+_CALLS = ("function_call", "custom_tool_call")
+_ENDS_OF_SEARCHES = ("message", *_CALLS, "function_call_output", "custom_tool_call_output")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -75,6 +77,7 @@ def _chat(body: Mapping[str, Any]) -> dict[str, Any]:
         chat["reasoning_effort"] = effort
     if body.get("tools") is not None:
         chat["tools"] = [_tool(tool) for tool in body["tools"] if tool.get("type") in ("function", "custom")]
+        chat["custom_tools"] = [tool["name"] for tool in body["tools"] if tool.get("type") == "custom"]
         if server_tools := [tool for tool in body["tools"] if searches.is_tool(tool)]:
             chat["server_tools"] = server_tools
     chat |= _choice(body.get("tool_choice"))
@@ -151,12 +154,14 @@ class _History:
                 self.end_turn()
                 role = {"developer": "user"}.get(item.get("role", ""), item.get("role"))
                 self.messages.append({"role": role, "content": _content(item.get("content"), where)})
-            case "function_call":
-                _fit(all(isinstance(item.get(name), str) for name in ("call_id", "name", "arguments")), where)
-                function = {"name": item["name"], "arguments": item["arguments"]}
+            case "function_call" | "custom_tool_call" as kind:
+                is_custom = kind == "custom_tool_call"
+                text = item.get("input" if is_custom else "arguments")
+                _fit(all(isinstance(each, str) for each in (item.get("call_id"), item.get("name"), text)), where)
+                function = {"name": item["name"], "arguments": json.dumps({"input": text}) if is_custom else text}
                 call = {"id": item["call_id"], "type": "function", "function": function}
                 self._open().setdefault("tool_calls", []).append(call)
-            case "function_call_output":
+            case "function_call_output" | "custom_tool_call_output":
                 self.end_turn()
                 result_message = {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
                 self.messages.append(result_message)
@@ -222,6 +227,7 @@ class Response(Completion):
         forced = (Search(),) if payload.get("server_choice") and not answer.searches else ()
         can_search = payload.get("server_tools") and payload.get("tool_choice") != "none"
         self._searches = [(each, each.item()) for each in (answer.searches or forced) if can_search]
+        self._custom = payload.get("custom_tools", ())
         super().__init__(answer, payload, cache, id, created)
 
     def body(self) -> bytes:
@@ -260,8 +266,10 @@ class Response(Completion):
         annotations = [citation.annotation() for citation in answer.citations]
         yield from self._words(answer.reasoning, answer.content, annotations)
         for call in answer.calls:
-            item = self._item("function_call", call_id=call.id, name=call.name, arguments=call.arguments)
-            yield item, call.arguments
+            kind, field, text = "function_call", "arguments", call.arguments
+            if call.name in self._custom:
+                kind, field, text = "custom_tool_call", "input", json.loads(call.arguments)["input"]
+            yield self._item(kind, call_id=call.id, name=call.name, **{field: text}), text
 
     def _words(
         self, reasoning: str | None, text: str | None, annotations: list[dict[str, Any]]
@@ -322,6 +330,7 @@ _EVENT_PREFIXES = {
     "reasoning": "response.reasoning_text",
     "message": "response.output_text",
     "function_call": "response.function_call_arguments",
+    "custom_tool_call": "response.custom_tool_call_input",
 }
 
 
@@ -329,8 +338,9 @@ def _item_events(item: dict[str, Any], text: str, size: int) -> Iterator[dict[st
     if item["type"] not in _EVENT_PREFIXES:
         yield from searches.events(item)
         return
-    is_call = item["type"] == "function_call"
-    nothing: dict[str, Any] = {"arguments": ""} if is_call else {"content": []}
+    is_call = item["type"] in _CALLS
+    field = "input" if item["type"] == "custom_tool_call" else "arguments" if is_call else "text"
+    nothing: dict[str, Any] = {field: ""} if is_call else {"content": []}
     yield {"type": "response.output_item.added", "item": {**item, **nothing, "status": "in_progress"}}
     at = {"item_id": item["id"]} if is_call else {"item_id": item["id"], "content_index": 0}
     part = {} if is_call else {"part": item["content"][0]}
@@ -343,7 +353,7 @@ def _item_events(item: dict[str, Any], text: str, size: int) -> Iterator[dict[st
     for index, annotation in enumerate(part.get("part", {}).get("annotations", ())):
         kind = "response.output_text.annotation.added"
         yield {"type": kind, **at, "annotation_index": index, "annotation": annotation}
-    yield {"type": f"{prefix}.done", **at, "arguments" if is_call else "text": text}
+    yield {"type": f"{prefix}.done", **at, field: text}
     if not is_call:
         yield {"type": "response.content_part.done", **at, **part}
     yield {"type": "response.output_item.done", "item": item}

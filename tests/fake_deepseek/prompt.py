@@ -24,7 +24,7 @@ from deepseek_cursor_proxy.json_codec import object_in
 HEADER = "<｜Assistant｜>"
 MISSING_HEADER = "The prompt of this history lacks an assistant header"
 _BEGIN, _END, _USER, _SYSTEM = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜System｜>"
-_V4_MODEL = "deepseek-v4-pro"
+V4_PRO = "deepseek-v4-pro"
 # What chat completions have no field for, as the fake's other files name it.
 _OWN_FIELDS = ("steps", "blocks", "server_fields")
 _QUESTIONS = ("user", "tool", "latest_reminder")
@@ -52,7 +52,7 @@ def problems(payload: Json, *, is_v4: bool = False) -> Iterator[str]:
 
 def parts(payload: Json, *, is_v4: bool = False) -> Iterator[Part]:
     """The prompt in pieces: effort, tools and system prompt, then each message, and each header."""
-    is_v4, thinking = is_v4 or payload["model"] == _V4_MODEL, is_thinking(payload)
+    is_v4, thinking = is_v4 or payload["model"] == V4_PRO, is_thinking(payload)
     messages = _in_call_order(payload["messages"])
     tools = [*(payload.get("tools") or ()), *(payload.get("server_tools") or ())]
     leading = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
@@ -96,7 +96,7 @@ def _effort(payload: Json, is_v4: bool) -> str:
 
 def _question(message: Json, before: str, is_v4: bool) -> str:
     """What the model is told: a message of the user or the system, or a result."""
-    text = _text(message["content"])
+    text = _text(message["content"], sees=not is_v4)
     if message["role"] == "system":
         return text if is_v4 else _SYSTEM + text
     if message["role"] == "tool":
@@ -126,8 +126,14 @@ def _arguments(arguments: str) -> str:
     return "".join(f"\n<{name}>{value if isinstance(value, str) else _json(value)}" for name, value in values.items())
 
 
-def _text(content: Any) -> str:
-    return content if isinstance(content, str) else _json(content) if content else ""
+def _text(content: Any, *, sees: bool = True) -> str:
+    """The text of a content; where the model sees no pictures, it reads that there was one."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    others = (_json(part) if sees else "[Unsupported Image]" for part in content)
+    return "\n\n".join(
+        part["text"] if part["type"] == "text" else other for part, other in zip(content, others, strict=True)
+    )
 
 
 def _json(value: Any) -> str:

@@ -129,6 +129,8 @@ class TestRefusals(FakeCase):
         models = json.loads(self.connection.getresponse().read())
         self.assertEqual([model["id"] for model in models["data"]], ["deepseek-flash", "deepseek-v4-pro"])
         self.assertLessEqual({model["id"] for model in models["data"]}, set(MODELS))
+        updates = {"anthropic_messages": {"system_prompt_update": "in-history"}}
+        self.assertEqual([updates, {}], [model["api_capabilities"] for model in models["data"]])
 
 
 class TestWholeAnswers(FakeCase):
@@ -178,8 +180,11 @@ class TestStreams(FakeCase):
             ],
         )
 
-    def test_a_stream_without_thinking_never_names_reasoning(self) -> None:
-        self.assertNotIn(b"reasoning_content", self.stream(thinking={"type": "disabled"}))
+    def test_a_stream_without_thinking_repeats_the_role_and_never_names_reasoning(self) -> None:
+        self.fake.answer(Answer("Think", "Text", piece=2))
+        *said, last = deltas(self.stream(thinking={"type": "disabled"}))
+        self.assertEqual([{"role": "assistant", "content": text} for text in ("", "Te", "xt")], said)
+        self.assertEqual({"role": None, "content": ""}, last)
 
     def test_an_answer_without_reasoning_has_only_the_empty_first_one(self) -> None:
         self.fake.answer(Answer(content="Hi."))

@@ -85,9 +85,17 @@ class TestRefusals(unittest.TestCase):
             "a forced search": body(tools=[SEARCH], tool_choice={"type": "tool", "name": "web_search"}, **OFF),
             "an effort": body(output_config={"effort": "max"}, thinking={"type": "enabled"}),
             "a picture": body(user(picture, TEXT)),
+            "a picture for pro": {**body(user(picture, TEXT)), "model": "deepseek-v4-pro"},
+            "thinking as Claude Code asks for it": body(thinking={"type": "adaptive", "display": "omitted"}),
         }.items():
             with self.subTest(name):
                 self.assertIsNone(refused(asked))
+
+    def test_names_of_claude_are_those_of_deepseeks_models(self) -> None:
+        for name, model in (("claude-opus-4-8", "deepseek-v4-pro"), ("claude-sonnet-5", "deepseek-flash")):
+            read = messages_contract.read(json.dumps({**body(), "model": name}).encode())
+            assert isinstance(read, dict)
+            self.assertEqual((model, None), (read["model"], _refusal(read)))
 
     def test_messages_without_their_thinking_are_refused(self) -> None:
         for name, asked in {
@@ -128,8 +136,8 @@ class TestRefusals(unittest.TestCase):
             ("a result without a call", body(user(result())), "must be a response"),
             ("a system message for Pro", {**body(prompt), "model": "deepseek-v4-pro"}, "in `system`"),
             ("cache_control on a search", body(USER, said(THOUGHT, {**USE, "cache_control": {}})), "cache_control"),
-            ("an unknown model", {**body(), "model": "claude-x"}, "Model Not Exist"),
-            ("a user id", body(metadata={"user_id": "a b"}), "user_id"),
+            ("an unknown model", {**body(), "model": "gpt-x"}, "Model Not Exist"),
+            ("a user id", body(metadata={"user_id": "a" * 513}), "user_id"),
             ("no messages", {"model": "deepseek-flash", "messages": []}, "messages"),
             ("a number as a tool", body(tools=[7]), "Failed to deserialize"),
         ):

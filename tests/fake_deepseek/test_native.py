@@ -119,6 +119,19 @@ class TestAnswers(FakeCase):
         self.assertEqual("response.completed", events[-1]["type"])
         self.assertEqual(3, len(events[-1]["response"]["output"]))
 
+    def test_a_custom_tool_is_called_with_text_which_comes_back_as_it_is(self) -> None:
+        self.fake.answer(Answer("Hm.", None, (Call("call_a", "apply_patch", '{"input": "*** Begin"}'),), piece=4))
+        tools = [{"type": "custom", "name": "apply_patch"}]
+        events = self.told(tools=tools)
+        said = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
+        self.assertEqual("*** Begin", "".join(said))
+        reasoning, called = events[-1]["response"]["output"]
+        self.assertEqual(("custom_tool_call", "*** Begin"), (called["type"], called["input"]))
+        result = {"type": "custom_tool_call_output", "call_id": "call_a", "output": "Done."}
+        usage = self.ask(body(USER, reasoning, called, result, tools=tools), path="/responses")["usage"]
+        self.assertGreater(usage["input_tokens_details"]["cached_tokens"], 0)
+        self.assertEqual(native.NO_OUTPUT, refused(body(USER, reasoning, called, tools=tools)))
+
     def test_a_native_answer_that_ends_early_is_incomplete_or_failed(self) -> None:
         for finish, kind in (("length", "incomplete"), ("content_filter", "incomplete"), ("aborted", "failed")):
             self.fake.answer(Answer(content="Hi", finish_reason=finish))
