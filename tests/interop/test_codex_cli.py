@@ -31,6 +31,8 @@ CODEX = "@openai/codex@0.166.0"
 RUN_SECONDS = 60
 # A name for which this Codex offers its own tool for patches; for a name it does not know it offers none.
 PATCHING_MODEL = "gpt-5.5"
+# One for which it offers little but a tool that runs JavaScript, from which all others are called.
+CODE_MODEL = "gpt-6-sol"
 PATCH = """*** Begin Patch
 *** Update File: notes.txt
 @@
@@ -78,7 +80,9 @@ class CodexCase(ClientCase):
 
     def start_proxy(self, port: int = 0) -> None:
         store = ReasoningStore(self.place / "reasoning.sqlite3")
-        self.proxy = RunningProxy(self.fake.url, store, port=port, models={PATCHING_MODEL: MODEL})
+        self.proxy = RunningProxy(
+            self.fake.url, store, port=port, models=dict.fromkeys((PATCHING_MODEL, CODE_MODEL), MODEL)
+        )
 
     def stop_proxy(self) -> None:
         proxy, self.proxy = self.proxy, None
@@ -338,6 +342,42 @@ class SearchTest(CodexCase):
         sent = [message for message in self.fake.accepted[-1]["messages"] if message["role"] == "assistant"]
         thoughts = [message["reasoning_content"] for message in sent]
         self.assertEqual(["Where? And what do I need?", "So."], thoughts, self.output)
+
+
+class CodeModeTest(CodexCase):
+    """Codex puts its tools into the first item: namespaces, and in one of them `exec`, which takes bare JavaScript."""
+
+    def script(self, payload: Json) -> Answer:
+        number, last = len(self.said), str(payload["messages"][-1]["content"])
+        match number:
+            case 0:
+                # It tells of its progress by a second output of the same call.
+                code = 'notify("halfway"); text(await tools.exec_command({cmd: "cat notes.txt"}));'
+            case 1:
+                code = (
+                    'text("begun"); yield_control(); await new Promise(done => setTimeout(done, 500)); text("ended");'
+                )
+            case 2:
+                cell = re.search(r"cell ID (\w+)", last)
+                return Answer("I wait.", None, (self.call(0, "functions__wait", {"cell_id": cell[1] if cell else ""}),))
+            case 3:
+                code = f"text(await tools.apply_patch({json.dumps(PATCH)}));"
+            case _:
+                return Answer(f"Step {number}.", f"Done with step {number}.")
+        return Answer(f"Step {number}.{AWKWARD}", None, (self.call(0, "functions__exec", {"input": code}),))
+
+    def test_the_task_in_javascript(self) -> None:
+        self.start_proxy()
+        self.assert_task_done(self.ask("Put Brötchen on my list instead of bread.", "--model", CODE_MODEL))
+        self.assertIn("Done with step 5.", self.ask_again("Thanks.", "--model", CODE_MODEL))
+        self.assert_nothing_lost()
+        results = self.tool_results()
+        self.assertEqual(4, len(results), results)
+        self.assertIn("bread", results[0])
+        self.assertIn("ended", results[2])
+        self.assertIn("halfway", json.dumps(self.fake.accepted[-1]["messages"]))
+        prompts = ["".join(part.text for part in prompt.parts(payload)) for payload in self.fake.accepted]
+        self.assertTrue(all(after.startswith(before) for before, after in itertools.pairwise(prompts)))
 
 
 class CompactionTest(CodexCase):
