@@ -4,10 +4,11 @@ Each is a function of `call` (redis.call), KEYS and ARGV. `tests/interop/test_sh
 real server.
 """
 
+import re
 from typing import Any
 
 from deepseek_cursor_proxy.storage.shared import scripts
-from tests.support.resp_commands import Call, register_twin
+from tests.support.resp_commands import Call, CommandError, register_twin
 
 
 def _find_reasonings(call: Call, keys: list[bytes], words: list[bytes]) -> list[Any]:
@@ -90,6 +91,7 @@ class _Limits:
 
     def __init__(self, call: Call, base: bytes) -> None:
         self.call, self.base = call, base
+        self.raised = 0
 
     def counters(self, request: bytes) -> list[bytes]:
         return list(self.call("SMEMBERS", self.base + b"q" + request))
@@ -104,29 +106,50 @@ class _Limits:
         self.call("EXPIRE", self.base + b"h" + counter, 3600)
         self.call("EXPIRE", self.base + b"q" + request, 3600)
 
-    def spent(self, counter: bytes) -> int:
-        return int(self.call("GET", self.base + b"c" + counter) or 0)
+    def spent(self, counter: bytes, known: bytes, seconds: bytes) -> int:
+        key = self.base + b"c" + counter
+        try:
+            amount = _amount(self.call("GET", key) or b"0")
+        except CommandError:
+            amount = None
+        if amount is not None and amount >= int(known):
+            return amount
+        self.call("SET", key, known, "EX", seconds)
+        self.raised += 1
+        return int(known)
 
     def reserved(self, counter: bytes, now: float) -> int:
-        requests = self.call("HKEYS", self.base + b"h" + counter)
-        held = {request: self.held(request, counter, now) for request in requests}
-        for request in (request for request, amount in held.items() if amount is None):
-            self.call("HDEL", self.base + b"h" + counter, request)
-        return sum(int(amount) for amount in held.values() if amount is not None)
+        key, sum = self.base + b"h" + counter, 0
+        try:
+            all = self.call("HGETALL", key)
+        except CommandError:
+            self.call("DEL", key)
+            return 0
+        for request, text in zip(all[::2], all[1::2], strict=True):
+            found = re.fullmatch(rb"(\d+) (\d+\.\d+)", text)
+            amount = _amount(found[1]) if found is not None and now < float(found[2]) < now + 3600 else None
+            if amount is None:
+                self.call("HDEL", key, request)
+            sum += amount or 0
+        return sum
+
+
+def _amount(text: bytes) -> int | None:
+    return int(text) if re.fullmatch(rb"\d+", text) and int(text) < 2**53 else None
 
 
 def _reserve_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[int]:
     limits, (request, time, lease, *rest) = _Limits(call, keys[0]), words
-    now, holds = float(time), list(zip(rest[::3], rest[1::3], rest[2::3], strict=True))
+    now, holds = float(time), list(zip(*(rest[at::5] for at in range(5)), strict=True))
     if any(limits.held(request, counter, now) for counter in limits.counters(request)):
-        return [0, 0]
-    for number, (counter, amount, most) in enumerate(holds, 1):
-        used = limits.spent(counter) + limits.reserved(counter, now)
-        if used > 0 and used + int(amount) > int(most):
-            return [number, used]
-    for counter, amount, _ in holds:
+        return [0, 0, 0, 0]
+    for number, (counter, known, seconds, amount, most) in enumerate(holds, 1):
+        spent, reserved = limits.spent(counter, known, seconds), limits.reserved(counter, now)
+        if spent + reserved > 0 and spent + reserved + int(amount) > int(most):
+            return [number, spent, reserved, limits.raised]
+    for counter, _, _, amount, _ in holds:
         limits.hold(request, counter, amount, now + int(lease))
-    return [0, 0]
+    return [0, 0, 0, limits.raised]
 
 
 def _settle_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[int] | int:
@@ -137,10 +160,11 @@ def _settle_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[in
         call("HDEL", keys[0] + b"h" + counter, request)
     call("DEL", keys[0] + b"q" + request)
     totals = []
-    for counter, amount, kept in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+    for counter, known, kept, amount in zip(*(rest[at::4] for at in range(4)), strict=True):
+        limits.spent(counter, known, kept)
         totals.append(call("INCRBY", keys[0] + b"c" + counter, amount))
         call("EXPIRE", keys[0] + b"c" + counter, kept)
-    return totals
+    return [*totals, limits.raised]
 
 
 def _renew_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[int]:
@@ -149,12 +173,15 @@ def _renew_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[int
         for counter in limits.counters(request):
             if (amount := limits.held(request, counter, now)) is not None:
                 limits.hold(request, counter, amount, now + lease)
-    return [1]
+    return [0]
 
 
 def _used_limits(call: Call, keys: list[bytes], words: list[bytes]) -> list[int]:
     limits, now = _Limits(call, keys[0]), float(words[0])
-    return [number for counter in words[1:] for number in (limits.spent(counter), limits.reserved(counter, now))]
+    reply = []
+    for counter, known, seconds in zip(words[1::3], words[2::3], words[3::3], strict=True):
+        reply += [limits.spent(counter, known, seconds), limits.reserved(counter, now)]
+    return [*reply, limits.raised]
 
 
 register_twin(scripts.FIND_REASONINGS, _find_reasonings)

@@ -92,22 +92,39 @@ return 1
 """)
 
 # A counter has what is spent (c<counter>) and a hash of what is reserved (h<counter>): by request, its amount and until
-# when it counts. The counters of a request are a set (q<request>). Times are those of the instances.
+# when it counts. The counters of a request are a set (q<request>). Times are those of the instances. A counter that has
+# less than an instance knows, or no amount, gets what that knows, and a reservation that is none goes: the engine may
+# have lost its data, and others may write to it. The last number of each reply is how many counters were raised.
 _LIMITS = """
-local base = KEYS[1]
+local base, raised = KEYS[1], 0
+local function amount_of(text)
+  local amount = type(text) == 'string' and text:match('^%d+$') and tonumber(text)
+  return amount and amount < 2 ^ 53 and amount
+end
 local function reserved(counter, now)
-  local sum, all = 0, redis.call('HGETALL', base .. 'h' .. counter)
+  local key, sum = base .. 'h' .. counter, 0
+  local all = redis.pcall('HGETALL', key)
+  if all.err then
+    redis.call('DEL', key)
+    return 0
+  end
   for i = 1, #all, 2 do
-    local amount, lapses_at = all[i + 1]:match('^(%S+) (%S+)$')
-    if tonumber(lapses_at) > now then
+    local amount, lapses_at = all[i + 1]:match('^(%d+) (%d+%.%d+)$')
+    if amount_of(amount) and tonumber(lapses_at) > now and tonumber(lapses_at) < now + 3600 then
       sum = sum + amount
     else
-      redis.call('HDEL', base .. 'h' .. counter, all[i])
+      redis.call('HDEL', key, all[i])
     end
   end
   return sum
 end
-local function spent(counter) return tonumber(redis.call('GET', base .. 'c' .. counter) or 0) end
+local function spent(counter, known, seconds)
+  local amount = amount_of(redis.pcall('GET', base .. 'c' .. counter) or '0')
+  if amount and amount >= tonumber(known) then return amount end
+  redis.call('SET', base .. 'c' .. counter, known, 'EX', seconds)
+  raised = raised + 1
+  return tonumber(known)
+end
 local function hold(request, counter, amount, lapses_at)
   redis.call('HSET', base .. 'h' .. counter, request, amount .. ' ' .. string.format('%.6f', lapses_at))
   redis.call('SADD', base .. 'q' .. request, counter)
@@ -120,25 +137,27 @@ local function held(request, counter, now)
 end
 """
 
-# ARGV: request, now, seconds of the lease; then counter, amount and most of each hold. Reply: the number of the hold
-# that has no room, or 0, and what is used.
+# ARGV: request, now, seconds of the lease; then of each hold its counter, what is known of it, the seconds to keep it,
+# amount and most. Reply: the number of the hold that has no room, or 0, and what is spent and reserved.
 RESERVE_LIMITS = Script(
     _LIMITS
     + """
 local request, now, lapses_at = ARGV[1], tonumber(ARGV[2]), ARGV[2] + ARGV[3]
 for _, counter in ipairs(redis.call('SMEMBERS', base .. 'q' .. request)) do
-  if held(request, counter, now) then return {0, 0} end
+  if held(request, counter, now) then return {0, 0, 0, raised} end
 end
-for at = 4, #ARGV, 3 do
-  local used = spent(ARGV[at]) + reserved(ARGV[at], now)
-  if used > 0 and used + ARGV[at + 1] > tonumber(ARGV[at + 2]) then return {(at - 1) / 3, used} end
+for at = 4, #ARGV, 5 do
+  local gone, held = spent(ARGV[at], ARGV[at + 1], ARGV[at + 2]), reserved(ARGV[at], now)
+  local used = gone + held
+  if used > 0 and used + ARGV[at + 3] > tonumber(ARGV[at + 4]) then return {(at + 1) / 5, gone, held, raised} end
 end
-for at = 4, #ARGV, 3 do hold(request, ARGV[at], ARGV[at + 1], lapses_at) end
-return {0, 0}
+for at = 4, #ARGV, 5 do hold(request, ARGV[at], ARGV[at + 3], lapses_at) end
+return {0, 0, 0, raised}
 """
 )
 
-# ARGV: request, seconds for which a second settlement is recognised; then counter, amount and seconds to keep it.
+# ARGV: request, seconds for which a second settlement is recognised; then counter, what is known of it, the seconds to
+# keep it, and amount.
 # Reply: what each counter has spent; 0 if the request was settled before.
 SETTLE_LIMITS = Script(
     _LIMITS
@@ -149,10 +168,12 @@ for _, counter in ipairs(redis.call('SMEMBERS', base .. 'q' .. request)) do
   redis.call('HDEL', base .. 'h' .. counter, request)
 end
 redis.call('DEL', base .. 'q' .. request)
-for at = 3, #ARGV, 3 do
-  totals[#totals + 1] = redis.call('INCRBY', base .. 'c' .. ARGV[at], ARGV[at + 1])
+for at = 3, #ARGV, 4 do
+  spent(ARGV[at], ARGV[at + 1], ARGV[at + 2])
+  totals[#totals + 1] = redis.call('INCRBY', base .. 'c' .. ARGV[at], ARGV[at + 3])
   redis.call('EXPIRE', base .. 'c' .. ARGV[at], ARGV[at + 2])
 end
+totals[#totals + 1] = raised
 return totals
 """
 )
@@ -168,19 +189,20 @@ for at = 3, #ARGV do
     if amount then hold(ARGV[at], counter, amount, now + ARGV[2]) end
   end
 end
-return {1}
+return {raised}
 """
 )
 
-# ARGV: now, counters. Reply, flat: what each has spent and reserved.
+# ARGV: now; then counter, what is known of it, the seconds to keep it. Reply, flat: what each has spent and reserved.
 USED_LIMITS = Script(
     _LIMITS
     + """
 local reply = {}
-for at = 2, #ARGV do
-  reply[#reply + 1] = spent(ARGV[at])
+for at = 2, #ARGV, 3 do
+  reply[#reply + 1] = spent(ARGV[at], ARGV[at + 1], ARGV[at + 2])
   reply[#reply + 1] = reserved(ARGV[at], tonumber(ARGV[1]))
 end
+reply[#reply + 1] = raised
 return reply
 """
 )

@@ -25,6 +25,17 @@ class TestSharedLimits(EngineTestCase, LimitsTestCase):
     def test_three_proxies_spend_a_budget_once(self) -> None:
         self.assert_fifty_spend_a_budget_for_ten_once(self.proxies(3))
 
+    def test_an_engine_that_lost_its_data_resets_no_budget(self) -> None:
+        one, two = self.proxies(2)
+        self.fake._responder = lambda _: Answer(content="x" * 8000)
+        while (reply := self.ask(one, max_tokens=1000)).status == 200:
+            pass
+        self.assertEqual(429, reply.status)
+        self.engine.run(b"FLUSHALL")
+        self.assertEqual(429, self.ask(one, max_tokens=1000).status)
+        self.assertEqual(429, self.ask(two, max_tokens=1000).status)
+        self.assertIn("had less than was spent", " ".join(self.log))
+
     def test_without_the_engine_a_key_with_a_budget_is_served_for_a_while_and_then_asked_to_wait(self) -> None:
         self.enterContext(mock.patch.object(limits, "_SECONDS_BETWEEN_RENEWALS", 0.02))
         one, two = self.proxies(2)
