@@ -33,6 +33,9 @@ from deepseek_cursor_proxy.protocols.tools import ToolNames
 _MAX_CHOICES = 8
 # DeepSeek's longest answer; it refuses a greater limit.
 _MAX_TOKENS = 393_216
+# The limit counts thinking and answer together. Below this one, as titles and other small jobs have it, thinking left
+# no room for an answer (10 of 10 at 600), so it is off unless the client names it or an effort.
+_SHORT = 1_000
 # The characters that DeepSeek accepts in a user_id; OpenAI's `user` may hold anything.
 _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 
@@ -51,8 +54,10 @@ def parse(body: Json, config: ProxyConfig, memory: Chat = NO_CHAT, api: str = CH
     messages, history_dropped = _read_history(body, source, tool_set, memory, has_beta=has_beta)
     dropped = {*tool_set.dropped, *history_dropped}
     target = _model_for(messages, model.model, config)
-    options = read_thinking(body)
+    options, params = read_thinking(body), _params(body)
     thinking = config.thinking == "enabled" if model.thinking is None else model.thinking
+    if not (model.thinking or model.effort or options.effort) and params.get("max_tokens", _SHORT) < _SHORT:
+        thinking = False
     thinking = thinking if options.thinking is None else options.thinking
     metadata = optional(body, "metadata", dict, "an object") or {}
     cursor_chat = optional_string(metadata, "cursorConversationId", "metadata")
@@ -63,7 +68,6 @@ def parse(body: Json, config: ProxyConfig, memory: Chat = NO_CHAT, api: str = CH
     choices = optional(body, "n", int, "a whole number")
     if choices is not None and not 1 <= choices <= _MAX_CHOICES:
         raise BadRequest(f"n = {str(choices)[:20]}: ask for 1 to {_MAX_CHOICES} choices.", param="n")
-    params = _params(body)
     dropped.update(_dropped(body, is_cursor_chat=cursor_chat is not None), options.dropped)
     # Whether the response cache may answer: `"cache": true` or, as another router has it, inside `nomyo`.
     cache = optional(body, "cache", bool, "true or false")
@@ -295,7 +299,8 @@ def _text_format(body: Json) -> Json | None:
 #     reasoning.enabled       OpenRouter's
 #     an effort of "none"     reasoning_effort, or reasoning.effort
 #
-# Without any of them, or in an adaptive mode, the name of the model decides, then the setting.
+# Without any of them, or in an adaptive mode, the name of the model decides, then the limit of the answer (_SHORT),
+# then the setting.
 
 _THINKING_TYPES = {"enabled": True, "disabled": False}
 _ADAPTIVE = ("adaptive", "auto")

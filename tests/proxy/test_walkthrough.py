@@ -64,7 +64,7 @@ class TestChat(SocketTestCase):
                 self.assertEqual({"my-model"}, {event["model"] for event in answer.events})
 
     def test_a_request_that_disables_thinking_gets_none(self) -> None:
-        asks = {"chat/completions": chat_body(), "responses": {"input": "hi"}, "messages": chat_body(max_tokens=9)}
+        asks = {"chat/completions": chat_body(), "responses": {"input": "hi"}, "messages": chat_body(max_tokens=2000)}
         for setting, kind in (("enabled", "disabled"), ("disabled", "enabled")):
             proxy = self.proxy(thinking=setting)
             for stream in (True, False):

@@ -12,7 +12,7 @@ from tests.unit.api.test_key_settings import CHAT, CLAUDE, CODEX, CURSOR, MESSAG
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
     RESPONSES: {"input": "Hi"},
-    MESSAGES: {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9},
+    MESSAGES: {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2000},
 }
 
 

@@ -90,7 +90,7 @@ class UnacceptedKeysCase(AdminCase):
         unknown = "00000000-0000-0000-0000-000000000000"
         responses = {"model": "deepseek-v4-pro", "input": "hi"}
         picture = {"role": "user", "content": [part("a")]}
-        messages = {"model": "deepseek-v4-pro", "max_tokens": 9, "messages": [QUESTION]}
+        messages = {"model": "deepseek-v4-pro", "max_tokens": 2000, "messages": [QUESTION]}
         for method, path, body in (
             ("POST", "/v1/chat/completions", CHAT),
             ("POST", "/v1/chat/completions", {**CHAT, "n": 2, "cache": True}),

@@ -329,7 +329,7 @@ class TestForeignNames(RouteTestCase):
         ("/openai/deployments/gpt-9/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
         ("/v1/responses", {"input": "hi", "store": False}),
         ("/v1/responses", {"input": "hi", "background": True}),
-        ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/messages", {"max_tokens": 2000, "messages": [{"role": "user", "content": "hi"}]}),
     )
     FOREIGN = (
         (b"Host: evil.example", b""),

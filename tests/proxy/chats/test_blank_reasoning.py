@@ -123,7 +123,7 @@ class TestChat(BlankReasoningTestCase):
 class TestMessages(BlankReasoningTestCase):
     def test_blank_or_changed_thinking_is_replaced_by_the_stored_reasoning(self) -> None:
         self.fake.answer(CALLING)
-        body = {"model": "m", "max_tokens": 100, "tools": messages_client.TOOLS}
+        body = {"model": "m", "max_tokens": 2000, "tools": messages_client.TOOLS}
         thinking = {"type": "enabled", "budget_tokens": 1024}
         question = messages_client.user("q")
         said = self.post("/v1/messages", {**body, "messages": [question], "thinking": thinking})["content"]

@@ -81,7 +81,7 @@ class TestIncompleteCalls(SocketTestCase):
     def test_a_message_gets_ids_that_lead_back_to_the_reasoning(self) -> None:
         for stream in (True, False):
             self.fake.answer(from_host(stream=True))
-            body = {"messages": [QUESTION], "tools": BARE_TOOLS, "stream": stream, "max_tokens": 99}
+            body = {"messages": [QUESTION], "tools": BARE_TOOLS, "stream": stream, "max_tokens": 2000}
             reply = self.post("/v1/messages", body)
             if stream:
                 starts = [each["content_block"] for each in reply.chunks if each["type"] == "content_block_start"]

@@ -170,7 +170,7 @@ class TestToolSchemas(MessagesTestCase):
             "/v1/chat/completions": {"messages": [{"role": "user", "content": "q"}], "tools": nested},
             "/v1/responses": {"input": "q", "tools": [{"type": "function", **each} for each in functions]},
             "/v1/messages": {
-                "max_tokens": 9,
+                "max_tokens": 2000,
                 "messages": [{"role": "user", "content": "q"}],
                 "tools": [{"name": each["name"], "input_schema": EMPTY} for each in functions],
             },

@@ -17,7 +17,7 @@ QUESTION: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "u
 APIS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": QUESTION,
     "/v1/responses": {"model": "deepseek-v4-pro", "input": "hi"},
-    "/v1/messages": {**QUESTION, "max_tokens": 100},
+    "/v1/messages": {**QUESTION, "max_tokens": 2000},
 }
 # What a client hears of a silent stream, by path.
 SIGNS = {"/v1/chat/completions": b'"content":""', "/v1/responses": b"response.in_progress", "/v1/messages": b"ping"}

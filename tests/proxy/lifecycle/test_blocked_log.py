@@ -30,8 +30,8 @@ CHATS: tuple[tuple[str, dict[str, Any], bytes], ...] = (
     ("/v1/chat/completions", {"messages": MESSAGES, "stream": True}, b"[DONE]"),
     ("/v1/responses", {"input": "Hi"}, b"Hello."),
     ("/v1/responses", {"input": "Hi", "stream": True}, b"response.completed"),
-    ("/v1/messages", {"messages": MESSAGES, "max_tokens": 100}, b"Hello."),
-    ("/v1/messages", {"messages": MESSAGES, "max_tokens": 100, "stream": True}, b"message_stop"),
+    ("/v1/messages", {"messages": MESSAGES, "max_tokens": 2000}, b"Hello."),
+    ("/v1/messages", {"messages": MESSAGES, "max_tokens": 2000, "stream": True}, b"message_stop"),
     ("/v1/chat/completions", {"messages": 7}, b"invalid_request_error"),
     ("/nowhere", {}, b"not_found"),
 )

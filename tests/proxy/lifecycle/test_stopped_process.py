@@ -66,7 +66,7 @@ class TestStoppedProcess(unittest.TestCase):
         os.kill(self.server.pid, signal.SIGCONT)
 
     def ask(self, path: str, kind: str, stream: bool) -> bytes:
-        asked = {"input": kind} if path == "/v1/responses" else chat_body(kind, max_tokens=100)
+        asked = {"input": kind} if path == "/v1/responses" else chat_body(kind, max_tokens=2000)
         body = {"model": "deepseek-v4-pro", "stream": stream, **asked}
         with socket.create_connection(self.address, timeout=PATIENCE) as sock:
             sock.sendall(request_bytes(body, path=path, headers=["anthropic-version: 2023-06-01"]))

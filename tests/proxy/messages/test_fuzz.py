@@ -23,7 +23,7 @@ THINKING = {"type": "thinking", "thinking": "", "signature": "dcp1.AAAA"}
 BODIES: tuple[Any, ...] = (
     {
         "model": "claude-opus-4-5[1m]",
-        "max_tokens": 100,
+        "max_tokens": 2000,
         "system": [
             {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.325"},
             {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
@@ -45,7 +45,7 @@ BODIES: tuple[Any, ...] = (
     },
     {
         "model": "claude-haiku-4-5",
-        "max_tokens": 5,
+        "max_tokens": 2000,
         "messages": [user("q"), {"role": "assistant", "content": [THINKING, *SEARCH]}, user("and?")],
         "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}],
         "tool_choice": {"type": "tool", "name": "web_search"},
@@ -53,7 +53,7 @@ BODIES: tuple[Any, ...] = (
     },
     {
         "model": "claude-haiku-4-5",
-        "max_tokens": 5,
+        "max_tokens": 2000,
         "messages": [user(PICTURE, {"type": "text", "text": "?"})],
         "tools": TOOLS,
         "tool_choice": {"type": "tool", "name": "read_file"},

@@ -356,6 +356,22 @@ class TestTools(HistoryTestCase):
                     self.assertEqual((expected, {"type": thinking}), (sent.get("tool_choice"), sent["thinking"]))
                     self.assertEqual("tool_use", message["stop_reason"])
 
+    def test_a_short_answer_in_a_chat_leaves_the_reasoning_around_it_as_it_was(self) -> None:
+        """It is written without thinking; what was thought before it is back with the next long one."""
+        short = Answer(content="Briefly.", calls=(Call("call_00_z9Y8x7W6v5U4t3S2r1Q0", "read_file", "{}"),))
+        for stream in (True, False):
+            proxy, chat = self.proxy(missing_reasoning_strategy="reject"), [user("q")]
+            self.fake.answer(CALLING, short, DONE, DONE)
+            chat += [with_thinking(self.complete(proxy, *chat, tools=TOOLS, stream=stream)), user(*RESULTS)]
+            chat += [assistant(self.complete(proxy, *chat, tools=TOOLS, stream=stream, max_tokens=500))]
+            self.assertEqual("disabled", self.fake.accepted[-1]["thinking"]["type"])
+            self.assertEqual(["text", "tool_use"], kinds(chat[-1]))
+            chat += [user(result(short.calls[0].id))]
+            chat += [with_thinking(self.complete(proxy, *chat, tools=TOOLS, stream=stream)), user("And?")]
+            self.complete(proxy, *chat, tools=TOOLS, stream=stream)
+            self.assertEqual("enabled", self.fake.accepted[-1]["thinking"]["type"])
+            self.assert_upstream_saw(THOUGHT, " ", "Now I know.")
+
     def test_thinking_is_on_again_after_a_forced_call_or_one_written_as_text(self) -> None:
         for answer in (Answer(calls=(OTHER_CALL,)), Answer(content='{"name": "read_file", "input": {"path": "b.py"}}')):
             for stream in (True, False):

@@ -55,7 +55,7 @@ class TestMessages(MessagesTestCase):
         self.assertEqual(["thinking_delta", "signature_delta", "text_delta", "input_json_delta"], deltas)
 
     def test_either_header_brings_the_key_and_a_bearer_token_wins(self) -> None:
-        body = {"max_tokens": 10, "messages": [user("q")]}
+        body = {"max_tokens": 2000, "messages": [user("q")]}
         bearer, named = {"Authorization": "Bearer sk-a"}, {"x-api-key": "sk-a"}
         for headers in (bearer, named, {**bearer, **named}):
             self.assertEqual(200, self.send(self.running, body, headers=headers).status)
@@ -72,7 +72,7 @@ class TestMessages(MessagesTestCase):
 
     def test_a_key_of_anthropic_never_reaches_deepseek(self) -> None:
         """Claude Code with ANTHROPIC_API_KEY left set sends it beside ANTHROPIC_AUTH_TOKEN."""
-        body, other = {"max_tokens": 10, "messages": [user("q")]}, "sk-ant-api03-0123456789"
+        body, other = {"max_tokens": 2000, "messages": [user("q")]}, "sk-ant-api03-0123456789"
         for headers in (
             {"Authorization": "Bearer sk-a", "x-api-key": other},
             {"Authorization": f"Bearer {other}", "x-api-key": "sk-a"},
@@ -92,7 +92,7 @@ class TestMessages(MessagesTestCase):
     def test_query_strings_and_beta_headers_make_no_difference(self) -> None:
         for path in (PATH, f"{PATH}?beta=true", "/messages", f"{PATH}/"):
             headers = {"x-api-key": "sk-test", "anthropic-beta": "claude-code-20250219,effort-2025-11-24"}
-            reply = self.send(self.running, {"max_tokens": 10, "messages": [user("q")]}, path=path, headers=headers)
+            reply = self.send(self.running, {"max_tokens": 2000, "messages": [user("q")]}, path=path, headers=headers)
             self.assertEqual((200, "Hello."), (reply.status, reply.value["content"][-1]["text"]))
 
     def test_messages_fields_are_translated_for_deepseek(self) -> None:
@@ -259,7 +259,7 @@ class TestPassthrough(MessagesTestCase):
         self.other = self.enterContext(RawUpstream(lambda request: ScriptedReply.of(self.said)))
         routes = {"claude-real-*": {"base_url": f"{self.other.url}/v1", "key_env": "ROUTE_KEY"}}
         self.running = self.proxy(passthrough=routes, access_keys=["sk-test"])
-        self.body: Json = {"model": "claude-real-1", "max_tokens": 5, "messages": [], "stream": True, "odd": [1.50]}
+        self.body: Json = {"model": "claude-real-1", "max_tokens": 2000, "messages": [], "stream": True, "odd": [1.50]}
 
     def test_a_routed_model_gets_the_messages_request_unchanged(self) -> None:
         stream = b'event: message_start\ndata: {"odd":  1}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'

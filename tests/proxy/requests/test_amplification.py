@@ -16,7 +16,7 @@ CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messag
 REQUESTS: dict[str, dict[str, Any]] = {
     CHAT: {"messages": HI},
     RESPONSES: {"input": "hi", "store": False},
-    MESSAGES: {"messages": HI, "max_tokens": 5},
+    MESSAGES: {"messages": HI, "max_tokens": 2000},
 }
 TOOLS_OF = {
     CHAT: lambda name: {"type": "function", "function": {"name": name, "description": "d", "parameters": {}}},
@@ -108,12 +108,12 @@ class TestReasonings(AmplificationTestCase):
         thinking = {**answer["content"][0], "thinking": ""}
         turn = {"role": "assistant", "content": [thinking, answer["content"][1]]}
         for count, status in ((6, 200), (7, 413)):
-            body = {"messages": [*HI, *[turn, *HI] * count], "max_tokens": 5}
+            body = {"messages": [*HI, *[turn, *HI] * count], "max_tokens": 2000}
             self.assertEqual(status, self.ask(proxy, MESSAGES, body)[0])
         self.assertIn("sealed reasoning", self.refused(proxy, MESSAGES, {**body, "stream": True}, 413))
         self.assertIn("sealed reasoning", self.refused(proxy, f"{MESSAGES}/count_tokens", body, 413))
         many = {"role": "assistant", "content": [thinking] * 7}
-        self.assertIn("sealed", self.refused(proxy, MESSAGES, {"messages": [*HI, many, *HI], "max_tokens": 5}, 413))
+        self.assertIn("sealed", self.refused(proxy, MESSAGES, {"messages": [*HI, many, *HI], "max_tokens": 2000}, 413))
 
     def test_a_stored_reasoning_that_a_history_names_many_times_is_refused(self) -> None:
         call = Call("call_00_AbCdEfGhIjKlMnOpQrStUv", TOOL, "{}")

@@ -73,7 +73,7 @@ class TestPaths(AppTestCase):
             "responses": {"input": "hi"},
             "responses/input_tokens": {"input": "hi"},
             "responses/compact": {"input": "hi"},
-            "messages": {**BODY, "max_tokens": 9},
+            "messages": {**BODY, "max_tokens": 2000},
             "messages/count_tokens": BODY,
         }
         for path, body in bodies.items():

@@ -79,10 +79,10 @@ class TestResponsesItems(ShapesTestCase):
         self.assertEqual([], self.fake.refused)
 
     def test_an_input_string_is_a_user_message(self) -> None:
-        status, body = self.post(self.proxy(), input="hi", max_output_tokens=50)
+        status, body = self.post(self.proxy(), input="hi", max_output_tokens=2000)
         self.assertEqual((200, "chat.completion"), (status, body["object"]))
         self.assertEqual([{"role": "user", "content": "hi"}], self.sent())
-        self.assertEqual(50, self.fake.accepted[-1]["max_tokens"])
+        self.assertEqual(2000, self.fake.accepted[-1]["max_tokens"])
 
 
 class TestMixedTools(ShapesTestCase):

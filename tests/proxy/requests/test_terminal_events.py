@@ -15,7 +15,7 @@ from tests.support.histories import TOOLS
 from tests.support.polling import wait_until
 
 STALLED = Answer(reasoning="A thought.", content="Half of it.", piece=10, stall_after=3)
-MESSAGE = {"model": "claude-sonnet", "max_tokens": 10, "messages": [{"role": "user", "content": "q"}]}
+MESSAGE = {"model": "claude-sonnet", "max_tokens": 2000, "messages": [{"role": "user", "content": "q"}]}
 ELSEWHERE = "deepseek-flash"
 SECRETS = ("planted-prompt", "planted-answer", "planted-thought", "planted-argument", "planted-tool", "sk-planted-key")
 

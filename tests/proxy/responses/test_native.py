@@ -122,7 +122,7 @@ class TestRequests(NativeCase):
         schema = {"type": "object", "properties": {"a": {"type": "string"}}}
         form = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
         self.fake.answer(Answer(reasoning="Hm.", content='{"a": "b"}'))
-        fields = {"text": {"format": form}, "max_output_tokens": 100, "user": "me", "metadata": {"a": "b"}}
+        fields = {"text": {"format": form}, "max_output_tokens": 2000, "user": "me", "metadata": {"a": "b"}}
         fields |= {"reasoning": {"effort": "medium", "summary": "auto"}, "include": ["reasoning.encrypted_content"]}
         found = self.ask(self.proxy(), "hi", instructions="Be brief.", **fields)
         self.assertEqual('{"a": "b"}', found["output_text"])
@@ -131,7 +131,7 @@ class TestRequests(NativeCase):
         self.assertEqual({"model", "input", "reasoning", "tools", "text", "max_output_tokens", "user"}, sent.keys())
         self.assertEqual(({"format": form}, {"effort": "high"}), (sent["text"], sent["reasoning"]))
         self.assertEqual(["system", "user"], [item["role"] for item in sent["input"]])
-        self.assertEqual(("me", 100), (sent["user"], sent["max_output_tokens"]))
+        self.assertEqual(("me", 2000), (sent["user"], sent["max_output_tokens"]))
 
     def test_without_a_search_a_response_is_made_by_chat_completions(self) -> None:
         self.ask(self.proxy(), "hi", tools=TOOLS[:1])

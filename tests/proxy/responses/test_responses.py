@@ -42,7 +42,7 @@ class TestResponses(ResponsesTestCase):
     def test_a_response_echoes_the_fields_of_its_request(self) -> None:
         request = {
             "instructions": "Be brief.",
-            "max_output_tokens": 100,
+            "max_output_tokens": 2000,
             "metadata": {"a": "b"},
             "model": "my-model",
             "parallel_tool_calls": False,
@@ -58,7 +58,7 @@ class TestResponses(ResponsesTestCase):
         self.assertEqual({"effort": "low", "summary": "auto"}, answer["reasoning"])
         told = [answer[name] for name in ("object", "background", "store", "truncation", "error", "text")]
         self.assertEqual(["response", False, True, "disabled", None, {"format": {"type": "text"}}], told)
-        self.assertEqual(100, self.fake.accepted[-1]["max_tokens"])
+        self.assertEqual(2000, self.fake.accepted[-1]["max_tokens"])
 
     def test_responses_without_v1_in_the_path_are_the_same(self) -> None:
         self.assertEqual(200, self.send(self.proxy(), "POST", "/responses", {"input": "q"}).status)

@@ -81,7 +81,7 @@ class TestSessions(RolloutTestCase):
 class TestAnswers(RolloutTestCase):
     def test_an_answer_is_a_completion_of_one_choice(self) -> None:
         self.fake.answer(Answer(content="Hi there!"))
-        answer = self.post(self.create()["uuid"], messages=[user("Hello")], max_tokens=100)
+        answer = self.post(self.create()["uuid"], messages=[user("Hello")], max_tokens=2000)
         self.assertEqual(("chat.completion", "deepseek-v4-pro"), (answer["object"], answer["model"]))
         (choice,) = answer["choices"]
         self.assertEqual(("assistant", "Hi there!"), (choice["message"]["role"], choice["message"]["content"]))
@@ -89,7 +89,7 @@ class TestAnswers(RolloutTestCase):
 
     def test_several_answers_to_one_question(self) -> None:
         self.fake.answer(*[Answer(content=text) for text in ("One", "Two", "Three")])
-        answer = self.post(self.create()["uuid"], messages=[user("Pick a number")], n=3, max_tokens=50)
+        answer = self.post(self.create()["uuid"], messages=[user("Pick a number")], n=3, max_tokens=2000)
         self.assertEqual({"One", "Two", "Three"}, {each["message"]["content"] for each in answer["choices"]})
 
     def test_a_request_without_messages_is_refused(self) -> None:
@@ -196,7 +196,7 @@ class TestWrittenCalls(SessionsTestCase):
             "responses": {"input": "Hi", "tools": [{"type": "function", **function}]},
             "messages": {
                 "messages": [user("Hi")],
-                "max_tokens": 100,
+                "max_tokens": 2000,
                 "tools": [{"name": "search", "input_schema": function["parameters"]}],
             },
         }

@@ -109,7 +109,7 @@ class TestSessions(SessionsTestCase):
         self.assertEqual(1, len(self.nodes(session)))
 
     def test_an_unknown_session_is_an_error_in_the_shape_of_the_api_and_calls_nobody(self) -> None:
-        body = {"model": "m", "messages": [QUESTION], "max_tokens": 5, "input": "x"}
+        body = {"model": "m", "messages": [QUESTION], "max_tokens": 2000, "input": "x"}
         for path in ("chat/completions", "responses", "messages"):
             for prefix in ("/s/none", "/s/00000000-0000-0000-0000-000000000000"):
                 with self.subTest(path):
@@ -205,7 +205,7 @@ class TestNodes(SessionsTestCase):
         for path, body in (
             ("chat/completions", {"messages": [QUESTION]}),
             ("responses", {"input": "What is in a?"}),
-            ("messages", {"messages": [QUESTION], "max_tokens": 100}),
+            ("messages", {"messages": [QUESTION], "max_tokens": 2000}),
         ):
             for stream in (False, True):
                 with self.subTest(path, stream=stream):
@@ -224,7 +224,7 @@ class TestNodes(SessionsTestCase):
         self.fake.answer(Answer(reasoning="One.", content="First."), Answer(reasoning="Two.", content="Second."))
         self.chat(session, QUESTION)
         history = [QUESTION, {"role": "assistant", "content": "First."}, {"role": "user", "content": "Go on."}]
-        body = {"model": "deepseek-v4-pro", "messages": history, "max_tokens": 100}
+        body = {"model": "deepseek-v4-pro", "messages": history, "max_tokens": 2000}
         self.json("POST", f"/{session}/v1/messages", body)
         (node,) = self.nodes(session)
         self.assertEqual(["One.", "Two."], [each["reasoning_content"] for each in node["messages"][1::2]])

@@ -86,7 +86,7 @@ class TestEveryHost(HostTestCase):
                 with self.subTest(host, stream=stream):
                     proxy = self.at(host)
                     self.fake.answer(CALLING)
-                    body = {"model": "m", "max_tokens": 9, "tools": messages_client.TOOLS, "stream": stream}
+                    body = {"model": "m", "max_tokens": 2000, "tools": messages_client.TOOLS, "stream": stream}
                     body |= messages_client.THINKING
                     said = self._message(proxy, {**body, "messages": [messages_client.user("q")]})
                     self.assertEqual(THOUGHT, said["content"][0]["thinking"])

@@ -36,7 +36,7 @@ SEALER = Sealer(b"secret", b"caller")
 
 
 def parse(**body: Any) -> MessageRequest:
-    return request.parse({"max_tokens": 10, "messages": [user("q")], **body}, CONFIG, SEALER)
+    return request.parse({"max_tokens": 2000, "messages": [user("q")], **body}, CONFIG, SEALER)
 
 
 def read(*messages: Any, **body: Any) -> tuple[Message, ...]:
@@ -129,7 +129,7 @@ class TestThinking(unittest.TestCase):
         memory = new_chat()
 
         def parsed(sealer: Sealer, count: int = len(chat)) -> tuple[Message, ...]:
-            body = {"max_tokens": 9, "messages": chat[:count], "system": "Be brief."}
+            body = {"max_tokens": 2000, "messages": chat[:count], "system": "Be brief."}
             return request.parse(body, CONFIG, sealer, memory).request.messages
 
         before, after = parsed(SEALER, 8), parsed(SEALER)
@@ -208,7 +208,11 @@ class TestFields(unittest.TestCase):
 
     def test_parsing_an_anthropic_body_does_not_change_it(self) -> None:
         thought = {"type": "thinking", "thinking": "", "signature": SEALER.seal("hm")}
-        body = {"max_tokens": 10, "messages": [user("q"), {"role": "assistant", "content": [thought]}], "tools": TOOLS}
+        body = {
+            "max_tokens": 2000,
+            "messages": [user("q"), {"role": "assistant", "content": [thought]}],
+            "tools": TOOLS,
+        }
         before = json.dumps(body)
         request.parse(body, CONFIG, SEALER)
         self.assertEqual(before, json.dumps(body))

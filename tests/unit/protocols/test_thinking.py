@@ -87,6 +87,33 @@ class TestPriority(unittest.TestCase):
             request = parse(body(model=f"deepseek-v4-pro{suffix}", **fields), ProxyConfig(thinking=setting))
             self.assertEqual(thinking, request.thinking, (setting, suffix, fields))
 
+    def test_a_short_answer_is_written_without_thinking_unless_the_client_names_it(self) -> None:
+        """Thinking counts into the limit and would use it up."""
+        named = (
+            {"thinking": ON},
+            {"enable_thinking": True},
+            {"reasoning_effort": "low"},
+            {"reasoning": {"effort": "x"}},
+        )
+        unnamed = (
+            {},
+            {"thinking": {"type": "adaptive"}},
+            {"reasoning": {"summary": "auto"}},
+            {"reasoning_effort": None},
+        )
+        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+            for limit, fields, thinking in (
+                *((999, fields, True) for fields in named),
+                *((999, fields, False) for fields in unnamed),
+                *((limit, fields, True) for limit in (1000, None) for fields in (*named, *unnamed)),
+            ):
+                for suffix in ("", "[1m]"):
+                    asked = body(model=f"deepseek-v4-pro{suffix}", **{name: limit}, **fields)
+                    self.assertEqual(thinking, parse(asked, ProxyConfig(reasoning_effort="max")).thinking, asked)
+                for suffix, expected in (("-thinking", True), ("-max", True), ("-nothink", False)):
+                    asked = body(model=f"deepseek-v4-pro{suffix}", **{name: limit})
+                    self.assertEqual(expected, parse(asked, ProxyConfig()).thinking, asked)
+
     def test_thinking_enabled_beside_effort_none_gets_the_configured_effort(self) -> None:
         request = parse(body(thinking=ON, reasoning_effort="none"), ProxyConfig(reasoning_effort="max"))
         self.assertEqual((True, "max"), (request.thinking, request.effort))
