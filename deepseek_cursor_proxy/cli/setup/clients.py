@@ -185,6 +185,8 @@ def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[st
         yield f"Warning: {found} is also sent to the proxy, which uses ANTHROPIC_AUTH_TOKEN. Unset it."
     for found in _other_values(machine, endpoint, [], [(place / "settings.json", "ANTHROPIC_AUTH_TOKEN")]):
         yield f"{found} is what Claude Code sends to the proxy: it must be {endpoint.key_word}."
+    if missing_variable(CLIENTS["claude-code"], machine, endpoint):
+        yield 'Without the key Claude Code says "Not logged in · Please run /login"; it needs no account of Anthropic.'
     yield "`/model` opus and fable are DeepSeek V4 Pro, sonnet, haiku and all small jobs Flash."
     effort = "CLAUDE_CODE_EFFORT_LEVEL"
     for found in _other_values(machine, endpoint, [effort], [(place / "settings.json", effort)]):

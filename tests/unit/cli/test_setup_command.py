@@ -306,11 +306,14 @@ class KeysTest(SetupCase):
                 self.run_setup(name, "--undo", "--yes")
 
     def test_a_variable_that_is_not_set_is_named_unless_the_file_of_the_client_sets_it(self) -> None:
-        self.assertIn("takes your DeepSeek key from ANTHROPIC_AUTH_TOKEN", self.run_setup("claude-code", "--yes").out)
+        told = self.run_setup("claude-code", "--yes").out
+        self.assertIn("takes your DeepSeek key from ANTHROPIC_AUTH_TOKEN", told)
+        self.assertIn("Not logged in · Please run /login", told)
         self.run_setup("claude-code", "--undo", "--yes")
         self.claude.write_text('{"env": {"ANTHROPIC_AUTH_TOKEN": "sk-1"}}', encoding="utf-8")
         text = self.run_setup("claude-code", "--yes").out
         self.assertNotIn("is not set here", text)
+        self.assertNotIn("Not logged in", text)
         self.assertIn("is what Claude Code sends to the proxy: it must be your DeepSeek key.", text)
 
     def test_a_slip_is_not_taken_for_a_key(self) -> None:
