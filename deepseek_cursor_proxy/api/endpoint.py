@@ -146,8 +146,8 @@ class GenerationEndpoint(Endpoint):
             if refusal.status == 401:
                 access.record_refused(client.caller)
             raise
-        if exchange.is_sent and (client.is_held or not exchange.has_owner_key):
-            # A cached answer, or an upstream that accepts a leased key, says nothing about the caller's.
+        if exchange.is_sent:
+            # A cached answer says nothing about the caller's key. One of the owner is spent for known callers only.
             access.record_accepted(client.caller)
             services.accept(client.namespace)
         return exchange

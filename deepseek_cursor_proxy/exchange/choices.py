@@ -90,10 +90,6 @@ class ChoicesExchange:
         self._finished: list[Finished] = []
 
     @property
-    def has_owner_key(self) -> bool:
-        return any(exchange.has_owner_key for exchange in self._exchanges.values())
-
-    @property
     def cache_state(self) -> str:
         """The cache is never used: a client that wants several answers wants different ones."""
         return ""

@@ -176,11 +176,6 @@ class Exchange:
         return self._report.facts(self._attempt.request, conversation)
 
     @property
-    def has_owner_key(self) -> bool:
-        """Whether the upstream is called with a key of the owner: the held DEEPSEEK_API_KEY, or one of `key_env`."""
-        return self._attempt.has_owner_key
-
-    @property
     def cache_state(self) -> str:
         """The value of the header X-Cache: hit or miss; "" if the request does not use the response cache."""
         return self._client.cache.state if self._client.cache is not None else ""
@@ -258,7 +253,7 @@ class Exchange:
             name_upstream(error, self._attempt.upstream.name)
             credential = self._attempt.credential
             # The upstream's text may quote the key it was called with.
-            if self.has_owner_key or len(credential) >= SHORTEST_SECRET:
+            if self._attempt.has_owner_key or len(credential) >= SHORTEST_SECRET:
                 error.hide(credential)
             self._end = self._end._replace(message=redact_keys(error.message.replace(credential, "***")))
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.exchange import choices
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
@@ -118,6 +119,29 @@ class TestChoices(SocketTestCase):
         self.assertIn(b"200 OK", sock.recv(1000))
         sock.close()
         self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+
+    def test_one_choice_keeps_the_client_waiting_for_all(self) -> None:
+        """Each would send as many heartbeats as one answer; when the first choice is over, the next one sends them."""
+        has_waited = threading.Event()
+
+        def deltas() -> Iterator[list[Any]]:
+            if threading.current_thread().name == "choice-1":
+                yield [Heartbeat("of 1, while 0 sends them")]
+                has_waited.set()
+                next(thread for thread in threading.enumerate() if thread.name == "choice-0").join(PATIENCE)
+                yield [Heartbeat("of 1, alone")]
+            else:
+                has_waited.wait(PATIENCE)
+                yield [Heartbeat("of 0")]
+
+        client = mock.Mock(body_bytes=1, peer=None)
+        client.chat.choices = 2
+        services = mock.Mock()
+        services.config.max_request_body_bytes = 9
+        with mock.patch.object(choices.Exchange, "open", return_value=mock.Mock(deltas=deltas)):
+            exchange = choices.ChoicesExchange.open(client, services)
+            found = [item.line for batch in exchange.deltas() for item in batch if isinstance(item, Heartbeat)]
+        self.assertEqual(["of 0", "of 1, alone"], found)
 
     def test_a_client_that_reads_slowly_has_few_batches_waiting(self) -> None:
         sizes = [0]

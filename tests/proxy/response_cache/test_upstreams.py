@@ -1,13 +1,18 @@
 """The response cache with other APIs, hosts and several upstreams."""
 
+import itertools
 from typing import Any
+from unittest import mock
 
+from deepseek_cursor_proxy.exchange import attempt
 from deepseek_cursor_proxy.observers import trace
-from tests.fake_deepseek import Answer, Failure, FakeDeepSeek
+from deepseek_cursor_proxy.observers.events import Finished, Observers, Sent
+from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.fake_deepseek.dialects import DIALECTS
 from tests.support.cache_client import ANSWER, APIS, CacheTestCase, body, read
 from tests.support.harness import RunningProxy
 from tests.support.pictures import part, user
+from tests.support.raw_streams import EVENT_STREAM
 from tests.support.upstreams import UpstreamsTestCase
 
 REFUSAL = "The `reasoning_content` in the thinking mode must be passed back to the API."
@@ -89,6 +94,21 @@ class TestSeveralUpstreams(UpstreamsTestCase):
             self.assertEqual((200, state), (reply.status, reply.headers.get("x-cache")))
             # The chat stays where it was answered.
         self.assertEqual([1, 1], self.counts())
+
+    def test_a_request_that_moves_to_another_upstream_is_one_request(self) -> None:
+        """It is one miss, and its times are those of all calls."""
+        found = []
+        for main in (self.main, self.enterContext(FakeDeepSeek(responder=lambda _: Raw(EVENT_STREAM)))):
+            proxy = self.behind(self.tables(main))
+            clock = mock.Mock(monotonic=mock.Mock(side_effect=itertools.count()))
+            with mock.patch.object(attempt, "time", clock), mock.patch.object(Observers, "emit") as emit:
+                self.assertEqual(200, self.ask(proxy, "q", cache=True, stream=True).status)
+            seen = [call.args[0] for call in emit.call_args_list]
+            *_, accepted = [event for event in seen if isinstance(event, Sent)]
+            (ended,) = [event for event in seen if isinstance(event, Finished)]
+            self.assertEqual(1, proxy.server.services().response_cache.stats("USD").totals.misses)
+            found.append((accepted.seconds, ended.timing.queue))
+        self.assertEqual([(3.0, 1.0), (7.0, 2.0)], found)
 
     def test_a_hit_says_nothing_about_its_upstream(self) -> None:
         proxy = self.behind(self.tables())

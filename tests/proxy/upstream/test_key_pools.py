@@ -126,6 +126,9 @@ class TestKeyPools(KeysTestCase):
             self.assertIn("The upstream main has no key that it accepts", message)
             self.assertIn("POOL", message)
             self.assertNotIn(ONE, message)
+        self.set_keys(DEEPSEEK_API_KEY="sk-held-by-the-proxy")
+        _, message = self.error(self.behind(tables, access_keys=(CLIENT,)))
+        self.assertIn("POOL", message)
 
     def test_an_account_that_was_topped_up_is_asked_when_there_is_no_other(self) -> None:
         tables = {"main": {"base_url": self.main.url, "key_env": "MORE"}}
