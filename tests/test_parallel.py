@@ -48,6 +48,18 @@ class TestReport(unittest.TestCase):
         self.assertEqual([id(module) for module in modules], [id(module) for module in claimed])
 
 
+class TestFolders(unittest.TestCase):
+    def test_a_folder_that_the_command_line_names_has_all_its_tests(self) -> None:
+        for name in ("tests.unit.net", "tests.unit.storage"):
+            tests = [
+                f"{name}.{path.stem}" for path in (Path(__file__).parents[1] / name.replace(".", "/")).glob("test*.py")
+            ]
+            loader = unittest.TestLoader()
+            folder = loader.loadTestsFromName(name).countTestCases()
+            self.assertGreaterEqual(folder, loader.loadTestsFromNames(tests).countTestCases())
+            self.assertGreater(folder, 20)
+
+
 class TestBytecode(unittest.TestCase):
     def test_processes_that_may_write_no_bytecode_get_a_folder_for_it(self) -> None:
         with (
