@@ -22,20 +22,21 @@ CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 
 class TestPings(MessagesTestCase):
     def test_a_silent_message_stream_gets_pings_and_then_an_error(self) -> None:
-        proxy = self.proxy(heartbeat_interval=0.02, request_timeout=0.25)
+        proxy = self.proxy(heartbeat_interval=0.02, request_timeout=1.0)
         self.fake.answer(Answer(content="y", stall_after=0))
         reply = self.create(proxy, stream=True)
-        self.assertGreater(responses_client.kinds(reply.events).count("ping"), 3)
+        self.assertGreater(responses_client.kinds(reply.events).count("ping"), 1)
         self.assertEqual("error", reply.events[-1]["type"])
 
     def test_pings_may_come_inside_a_block(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer("A thought.", "y", piece=5, stall_after=2))
         with self.open_stream(proxy) as sock:
-            seen = read_until(sock, b"event: ping")
+            # Others may come before the block begins.
+            read_until(sock, b"event: content_block_delta")
+            read_until(sock, b"event: ping")
             self.fake.release.set()
-            seen += read_until(sock, b"event: message_stop")
-        self.assertIn(b"event: content_block_delta", seen[: seen.index(b"event: ping")])
+            read_until(sock, b"event: message_stop")
 
     def test_comments_of_upstream_are_no_pings(self) -> None:
         self.fake.answer(Answer(content="y", comments=50))

@@ -139,7 +139,7 @@ class TestFailures(UpstreamsTestCase):
         main, spare = self.enterContext(failing(503)), self.enterContext(failing(503))
         began = time.monotonic()
         self.assertEqual(503, self.ask(self.behind(self.tables(main, spare), retry_budget=0.1)).status)
-        self.assertLess(time.monotonic() - began, 5)
+        self.assertLess(time.monotonic() - began, 20)
         self.assertEqual(len(main.seen), len(spare.seen))
         self.assertGreater(len(main.seen), 1)
 

@@ -127,10 +127,10 @@ class TestResolve(unittest.TestCase):
         self.assert_resolved({ModelChoice(PRO, "max"): "y"}, upstream_model="deepseek-v4-pro-max")
 
     def test_a_huge_model_name_is_resolved_in_linear_time(self) -> None:
-        started = time.monotonic()
+        started = time.thread_time()
         for name in ("-fast" * 100_000, " " * 500_000 + "x", "(" * 500_000, "x" + " " * 190 + "(high"):
             resolve(name, config(models=TABLE))
-        self.assertLess(time.monotonic() - started, 1)
+        self.assertLess(time.thread_time() - started, 1)
 
     def test_the_offered_models_begin_with_the_configured_one_without_duplicates(self) -> None:
         self.assertEqual(["mine", PRO, FLASH], offered_models(config()))
