@@ -1,4 +1,4 @@
-"""Repairs a tool history so that DeepSeek accepts it.
+"""Repairs a tool history so that DeepSeek accepts it, and gives system messages a role that the model's template has.
 
 DeepSeek requires the result of every tool call, by id, right after the message with the calls. Clients that were
 stopped, restarted or summarised send other histories. The repairs, by their names in log and trace:
@@ -20,8 +20,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
+from deepseek_cursor_proxy.deepseek.hosts import Host
+from deepseek_cursor_proxy.deepseek.model_names import takes_later_system
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 
 CANCELLED = "[cancelled: this call was not answered]"
@@ -37,6 +39,7 @@ class RepairedHistory(NamedTuple):
 
 # For histories without anything to repair.
 _IN_ORDER: Stage[Message, None] = Stage("repair")
+_ROLES: Stage[Message, tuple[Message, ...]] = Stage("roles")
 
 
 def repair(messages: Sequence[Message], memory: Chat = NO_CHAT) -> RepairedHistory:
@@ -77,6 +80,29 @@ def is_silent(message: Message) -> bool:
     """Whether an assistant message without calls says nothing at all."""
     is_empty = not (message.tool_calls or message.content or message.prefix or message.server_items)
     return is_empty and message.reasoning in (None, "", FILLER)
+
+
+def use_template_roles(request: ChatRequest, host: Host, memory: Chat = NO_CHAT) -> ChatRequest:
+    """The request with system messages only where the model's template takes them: others are the user's.
+
+    V4's template writes the header of an answer after a user message or a result, and none after a system message: the
+    model then goes on with the user's text, and the reasoning of a past turn becomes part of it. So the role stays only
+    at the beginning, and not right before an answer.
+    """
+    messages = request.messages
+    if takes_later_system(request.model, host):
+        return request
+    leading = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    is_before_answer = leading == len(messages) or messages[leading].role == "assistant"
+    kept = max(0, leading - is_before_answer)
+    lookup = memory.look_up(_ROLES, messages, kept)
+    new = [
+        message._replace(role="user") if message.role == "system" and at >= kept else message
+        for at, message in enumerate(messages[lookup.count :], lookup.count)
+    ]
+    sent = (*(lookup.result or ()), *new)
+    lookup.store(sent)
+    return request._replace(messages=sent)
 
 
 class _Round:

@@ -30,6 +30,7 @@ from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, with_server_tools
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read, read_own_names, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import is_overflow
+from deepseek_cursor_proxy.deepseek.history_repair import use_template_roles
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
@@ -153,7 +154,8 @@ class Attempt:
         if self.api.runs_server_tools:
             prepared = server_turns.complete(prepared, client.namespace, find, client.memory)
         prepared.check_size(max(rules.MAX_BODY_BYTES, services.config.max_request_body_bytes))
-        self.prepared = prepared = prepared._replace(request=sort_tools(prepared.request))
+        request = use_template_roles(sort_tools(prepared.request), self.api.host, client.memory)
+        self.prepared = prepared = prepared._replace(request=request)
         number, tracker, refused = client.report.number, self._tracker, self._refused_tools
         is_transcript, divergence, has_old_tools = self.is_transcript, tracker.divergence, tracker.has_old_tools
         client.report.emit(Restored(number, prepared, is_transcript, self.api, divergence, refused, has_old_tools))

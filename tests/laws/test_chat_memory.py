@@ -19,9 +19,9 @@ FILE = 'value = look_up("…")\n' * 800
 SEALED = "reasoning.encrypted_content"
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 STAGES = {
-    CHAT: {"parse messages", "identify", "restore", "repair", "encode"},
-    RESPONSES: {"unseal", "parse items", "identify", "restore", "repair", "encode"},
-    MESSAGES: {"unseal", "parse messages", "identify", "restore", "repair", "encode"},
+    CHAT: {"parse messages", "identify", "restore", "repair", "roles", "encode"},
+    RESPONSES: {"unseal", "parse items", "identify", "restore", "repair", "roles", "encode"},
+    MESSAGES: {"unseal", "parse messages", "identify", "restore", "repair", "roles", "encode"},
 }
 # Random ids, times, and what is sealed with a random secret.
 VOLATILE = re.compile(

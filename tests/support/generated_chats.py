@@ -15,6 +15,8 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek import rules
 from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.history_repair import use_template_roles
+from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK
 from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
@@ -81,7 +83,7 @@ class World:
         prepared = prepare(request, found, "recover")
         for key in history.answer_keys(answer).record_keys():
             self.memory[key] = list(dict.fromkeys([*self.memory.get(key, ()), answer.reasoning or ""]))
-        return chat_api.payload(prepared.request)
+        return chat_api.payload(use_template_roles(prepared.request, DEEPSEEK))
 
     def _generate_answer(self, chat: Chat) -> Message:
         calls = self._calls(chat)

@@ -8,7 +8,6 @@ every name, because a gateway may pass on the dialect of the server behind it; `
 
 import json
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from deepseek_cursor_proxy.conversation import (
 )
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
-from deepseek_cursor_proxy.deepseek.model_names import can_see_images, takes_later_system
+from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_definitions
 from deepseek_cursor_proxy.errors import UpstreamFailed
@@ -70,16 +69,10 @@ def encode(request: ChatRequest, memory: Chat = NO_CHAT, host: Host = DEEPSEEK) 
     # Only what shapes a message: the host's options are not part of one.
     host_key = (host.name, host.form, host.requires_reasoning)
     names = tuple(request.sent_names.items())
-    system = count_system(request, host)
-    conditions = (request.thinking, can_see_images(request.model), names, bool(request.server_tools), host_key, system)
-
-    def encode_from(start: int) -> list[bytes]:
-        return [
-            encode_json(message_fields(message, request, host))
-            for message in in_template_roles(request.messages, system, start)
-        ]
-
-    messages = encode_each(_ENCODE, request, memory, conditions, encode_from)
+    conditions = (request.thinking, can_see_images(request.model), names, bool(request.server_tools), host_key)
+    messages = encode_each(
+        _ENCODE, request, memory, conditions, lambda message: encode_json(message_fields(message, request, host))
+    )
     # One join: every copy of a megabyte counts.
     messages[0] = before + name + messages[0]
     messages[-1] += after
@@ -91,11 +84,11 @@ def encode_each(
     request: ChatRequest,
     memory: Chat,
     conditions: tuple[Any, ...],
-    encode_from: Callable[[int], list[bytes]],
+    encode_one: Callable[[Message], bytes],
 ) -> list[bytes]:
     """The JSON of each message; those that the chat memory knows under the same conditions are not encoded again."""
     lookup = memory.look_up(stage, request.messages, conditions)
-    new = encode_from(lookup.count)
+    new = [encode_one(message) for message in request.messages[lookup.count :]]
     result = [*(lookup.result or ()), *new]
     lookup.store(result, lookup.size + sum(map(len, new)))
     return result.copy()
@@ -164,14 +157,13 @@ def plain_text(content: str | Parts) -> str:
 
 def messages(request: ChatRequest, host: Host = DEEPSEEK) -> list[dict[str, Any]]:
     """The history for the body, with images where this model can see them."""
-    history = in_template_roles(request.messages, count_system(request, host))
     if not _has_tool_images(request):
-        return [message_fields(message, request, host) for message in history]
+        return [message_fields(message, request, host) for message in request.messages]
     sent = []
     # Only user messages may hold images, so we add a user message with those that tools returned right after the
     # results: in every later request as well, so that DeepSeek's prefix cache hits.
     pending: list[Mapping[str, Any]] = []
-    for message in history:
+    for message in request.messages:
         if message.role != "tool" and pending:
             sent.append(_image_message(pending))
             pending = []
@@ -179,29 +171,6 @@ def messages(request: ChatRequest, host: Host = DEEPSEEK) -> list[dict[str, Any]
             pending += attachments(message)
         sent.append(message_fields(message, request, host))
     return [*sent, _image_message(pending)] if pending else sent
-
-
-def count_system(request: ChatRequest, host: Host) -> int:
-    """How many messages at the beginning may have the role system; any number where the template takes it everywhere.
-
-    V4's template writes the header of an answer after a user message or a result, and none after a system message: the
-    model then goes on with the user's text, and the reasoning of a past turn becomes part of it. So the role stays only
-    at the beginning, and not right before an answer.
-    """
-    messages = request.messages
-    if takes_later_system(request.model, host):
-        return sys.maxsize
-    leading = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
-    is_before_answer = leading == len(messages) or messages[leading].role == "assistant"
-    return max(0, leading - is_before_answer)
-
-
-def in_template_roles(messages: Sequence[Message], system: int, start: int = 0) -> list[Message]:
-    """The messages from `start` on; those of the system after the first `system` messages are the user's."""
-    return [
-        message._replace(role="user") if message.role == "system" and at >= system else message
-        for at, message in enumerate(messages[start:], start)
-    ]
 
 
 def adds_messages(request: ChatRequest) -> bool:

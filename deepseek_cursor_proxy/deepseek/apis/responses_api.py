@@ -28,7 +28,6 @@ from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.chat_api import new_call_id
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
-from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.tools import server_tools
@@ -150,19 +149,15 @@ def _encode(request: ChatRequest, memory: Chat) -> bytes:
     if memory is NO_CHAT or chat_api.adds_messages(request):
         return encode_json(payload(request))
 
-    system = chat_api.count_system(request, DEEPSEEK)
-
-    def encode_from(start: int) -> list[bytes]:
-        """The items of each message without the brackets around them; no message is without items."""
-        messages = chat_api.in_template_roles(request.messages, system, start)
-        turns = [message if message.role == "assistant" else None for message in messages]
-        fields = [chat_api.message_fields(message, request) for message in messages]
-        return [encode_json(_items(*each))[1:-1] for each in zip(fields, turns, strict=True)]
+    def encode_one(message: Message) -> bytes:
+        """The items without the brackets around them; no message is without items."""
+        turn = message if message.role == "assistant" else None
+        return encode_json(_items(chat_api.message_fields(message, request), turn))[1:-1]
 
     # The first match is the placeholder: only the name of the model precedes it, and JSON escapes quotes in strings.
     before, name, after = encode_json(_frame(request, [])).partition(b'"input":[')
-    conditions = (request.thinking, can_see_images(request.model), system, *request.sent_names.items())
-    items = chat_api.encode_each(_ENCODE, request, memory, conditions, encode_from)
+    conditions = (request.thinking, can_see_images(request.model), *request.sent_names.items())
+    items = chat_api.encode_each(_ENCODE, request, memory, conditions, encode_one)
     items[0] = before + name + items[0]
     items[-1] += after
     return b",".join(items)

@@ -94,6 +94,13 @@ class TestSessions(SessionsTestCase):
                     self.assertNotIn(b"Infinity", exported)
                     json.loads(exported)
 
+    def test_a_later_system_message_is_recorded_in_the_role_that_deepseek_saw(self) -> None:
+        session = self.create()["uuid"]
+        self.chat(session, {"role": "system", "content": "Lead."}, QUESTION, {"role": "system", "content": "Monday."})
+        (line,) = self.call("GET", f"/s/{session}/export?format=openai").body.splitlines()
+        *history, _ = json.loads(line)["messages"]
+        self.assertEqual(self.fake.accepted[0]["messages"], history)
+
     def test_a_session_belongs_to_its_key(self) -> None:
         session = self.create()["uuid"]
         self.chat(session, QUESTION)

@@ -6,7 +6,8 @@ from unittest import mock
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.deepseek import history_repair
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair
+from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair, use_template_roles
+from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK
 from tests.fake_deepseek import contract
 from tests.support.histories import TOOLS, assistant, new_chat, result, system, user
 from tests.support.width import width
@@ -186,4 +187,4 @@ def generated(rng: random.Random) -> tuple[Message, ...]:
 
 def refusal(messages: tuple[Message, ...]) -> object:
     request = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", messages, tuple(TOOLS))
-    return contract.refusal(chat_api.payload(request))
+    return contract.refusal(chat_api.payload(use_template_roles(request, DEEPSEEK)))
