@@ -39,7 +39,8 @@ class RepairedHistory(NamedTuple):
 
 # For histories without anything to repair.
 _IN_ORDER: Stage[Message, None] = Stage("repair")
-_ROLES: Stage[Message, tuple[Message, ...]] = Stage("roles")
+# None for histories without a message in another role.
+_ROLES: Stage[Message, tuple[Message, ...] | None] = Stage("roles")
 
 
 def repair(messages: Sequence[Message], memory: Chat = NO_CHAT) -> RepairedHistory:
@@ -96,11 +97,16 @@ def use_template_roles(request: ChatRequest, host: Host, memory: Chat = NO_CHAT)
     is_before_answer = leading == len(messages) or messages[leading].role == "assistant"
     kept = max(0, leading - is_before_answer)
     lookup = memory.look_up(_ROLES, messages, kept)
+    if lookup.result is None and "system" not in [message.role for message in messages[max(kept, lookup.count) :]]:
+        # Nearly every chat.
+        lookup.store(None)
+        return request
+    known = lookup.result or messages[: lookup.count]
     new = [
         message._replace(role="user") if message.role == "system" and at >= kept else message
         for at, message in enumerate(messages[lookup.count :], lookup.count)
     ]
-    sent = (*(lookup.result or ()), *new)
+    sent = (*known, *new)
     lookup.store(sent)
     return request._replace(messages=sent)
 

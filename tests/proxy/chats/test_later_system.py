@@ -46,6 +46,18 @@ class TestLaterSystemMessages(SocketTestCase):
                 self.assertEqual({"role": "user", "content": STEER["content"]}, sent[at])
             self.assert_restored(sent)
 
+    def test_a_chat_that_is_steered_late_keeps_what_was_sent_before(self) -> None:
+        """Long enough for the chat memory, which knows its first messages as they are."""
+        self.fake.answer(*ANSWERS)
+        client = self.client(self.proxy(display_reasoning=False), system="Lead. " * 5000)
+        history = [*client.messages, QUESTION]
+        for more in ([RESULT], [STEER, QUESTION], []):
+            history += [echo(client.post(history)), *more]
+        first, second, third = (payload["messages"] for payload in self.fake.accepted)
+        self.assertEqual((first, second), (third[: len(first)], third[: len(second)]))
+        self.assertEqual(["user", "user"], [message["role"] for message in third[-2:]])
+        self.assertEqual([], self.fake.refused)
+
     def test_flash_at_deepseek_keeps_later_system_messages(self) -> None:
         proxy = self.proxy(display_reasoning=False, upstream_host="deepseek")
         *_, sent = self.chat(proxy, FLASH, FLASH, FLASH)
