@@ -222,6 +222,8 @@ class ClaudeCode(AgentClient):
     def ask(self, question: str) -> None:
         # A question follows the results of the last turn in one message, if there are any.
         self._add_to_user({"type": "text", "text": question})
+        reminder = {"type": "text", "text": f"# Environment\nFolder: {self._session}"}
+        self.history.append({"role": "system", "content": [reminder]})
 
     def _add_to_user(self, block: Json) -> None:
         if not self.history or self.history[-1]["role"] != "user":

@@ -111,15 +111,16 @@ def _model(name: Any) -> Any:
 def _tools(tools: list[Any]) -> dict[str, Any]:
     functions, server_tools, names = [], [], []
     for index, tool in enumerate(tools):
-        kind = tool.get("type", "custom")
+        kind = tool.get("type")
         _fit(isinstance(tool.get("name"), str), f"tools[{index}]: missing field `name`")
         names.append(tool["name"])
-        if kind == "custom":
+        if kind is None:
             _fit(isinstance(tool.get("input_schema"), dict), f"tools[{index}]: missing field `input_schema`")
             more = {"description": tool["description"]} if "description" in tool else {}
             function = {"name": tool["name"], **more, "parameters": tool["input_schema"]}
             functions.append({"type": "function", "function": function})
         else:
+            # `custom`, which Anthropic takes for a function, is none of them (bifrost#3456).
             _fit(_SERVER_TOOLS.fullmatch(kind), f"tools[{index}].type: unknown variant `{kind}`")
             server_tools.append(tool)
     _check(len(set(names)) == len(names), "Tool names must be unique.")

@@ -137,6 +137,7 @@ class TestRefusals(unittest.TestCase):
             ("a system message for Pro", {**body(prompt), "model": "deepseek-v4-pro"}, "in `system`"),
             ("cache_control on a search", body(USER, said(THOUGHT, {**USE, "cache_control": {}})), "cache_control"),
             ("an unknown model", {**body(), "model": "gpt-x"}, "Model Not Exist"),
+            ("a function with a type", body(tools=[{**TOOL, "type": "custom"}]), "unknown variant `custom`"),
             ("a user id", body(metadata={"user_id": "a" * 513}), "user_id"),
             ("no messages", {"model": "deepseek-flash", "messages": []}, "messages"),
             ("a number as a tool", body(tools=[7]), "Failed to deserialize"),
