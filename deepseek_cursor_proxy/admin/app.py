@@ -58,7 +58,7 @@ _ENDPOINTS: tuple[tuple[str, Callable[..., HttpReply | dict[str, Any]]], ...] = 
     ("/readyz", lambda context, fields: stats.ready(context)),
     (_METRICS, lambda context, fields: stats.metrics(context)),
     ("/api/stats", lambda context, fields: stats.stats(context)),
-    ("/api/config", lambda context, fields: stats.settings(context.loaded, context.config_path)),
+    ("/api/config", lambda context, fields: stats.settings(context)),
     ("/api/requests", requests.page),
     ("/api/requests/(-?[0-9]{1,15})", lambda context, fields, id: requests.details(context, int(id))),
     ("/api/usage", usage.report),

@@ -51,7 +51,7 @@ class Recent:
 class AdminContext:
     """Assigned by the main thread, `public_url` by the tunnel's; the threads of the listener read it."""
 
-    def __init__(self, server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path | None, url: str) -> None:
+    def __init__(self, server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path, url: str) -> None:
         """`url` is that of the admin listener."""
         self.server = server
         self.config_path = config_path

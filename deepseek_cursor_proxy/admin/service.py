@@ -50,7 +50,7 @@ _BUSY = frozenset({errno.EADDRINUSE, errno.EACCES} if os.name == "nt" else {errn
 class AdminService:
     """Opened, reloaded and closed by the main thread; the threads of its connections read `config` and `app`."""
 
-    def __init__(self, server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path | None) -> None:
+    def __init__(self, server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path) -> None:
         """StartupError if `admin_host` is no address of this machine."""
         config = loaded.config
         # First: a failure leaves nothing behind.

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -254,14 +253,10 @@ def open_files() -> int | None:
 # /api/config …
 
 
-def settings(loaded: LoadedConfig, config_path: Path | None) -> dict[str, Any]:
+def settings(context: AdminContext) -> dict[str, Any]:
     """The effective settings and where each comes from. Of a key the beginning of its digest is shown."""
-    store = loaded.config.reasoning_content_path
-    return {
-        "settings": [_setting(each, loaded) for each in DECLARATIONS],
-        "config_path": str(config_path) if config_path is not None else None,
-        "data_dir": None if str(store) == ":memory:" else str(store.expanduser().absolute().parent),
-    }
+    shown = [_setting(each, context.loaded) for each in DECLARATIONS]
+    return {"settings": shown, "config_path": str(context.config_path)}
 
 
 def _setting(each: Any, loaded: LoadedConfig) -> Mapping[str, Any]:

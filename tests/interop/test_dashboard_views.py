@@ -8,12 +8,26 @@ from pathlib import Path
 
 from tests.interop import npm
 from tests.interop.browser import NARROW, BrowserCase, Page, expect
-from tests.interop.busy_proxy import CHAT, NOW, OPENED, OTHER, BusyProxy
+from tests.interop.busy_proxy import ASKED, CHAT, NOW, OPENED, OTHER, PRO, SESSION, BusyProxy
 
 # It knows the rules of WCAG that a program can check.
 AXE = "axe-core@4.14.0"
 PICTURES = os.environ.get("DASHBOARD_PICTURES")
 SIZE = (1280, 800)
+VIEWS = ("now", "requests", f"requests/{OPENED}", f"chats/{CHAT}", "usage", "sessions", f"sessions/{SESSION}")
+# The texts that are cut, among headers, figures, dates, and models without the name under which a client asked.
+CUT = """() => {
+    const isCut = (each) => {
+        const words = document.createRange(), text = each.firstChild;
+        if (text?.nodeType !== Node.TEXT_NODE) return each.scrollWidth > each.clientWidth;
+        words.setStart(text, 0);
+        words.setEnd(text, text.data.includes(" ← ") ? text.data.indexOf(" ← ") : text.data.length);
+        const end = words.getBoundingClientRect().right, style = getComputedStyle(each);
+        return end > each.getBoundingClientRect().right - parseFloat(style.paddingRight) + 0.5;
+    };
+    const texts = document.querySelectorAll(".table :is(th, .number, .quiet, td > span.cut), .tile .figure");
+    return [...texts].filter((each) => each.offsetParent && isCut(each)).map((each) => each.textContent);
+}"""
 
 
 class ViewsTest(BrowserCase):
@@ -73,17 +87,31 @@ class ViewsTest(BrowserCase):
         losses.get_by_role("link", name=f"Request {OPENED}").click()
         expect(page.get_by_role("region", name="Request", exact=True)).to_contain_text("Claude Code")
 
-    def test_no_figure_and_no_header_of_a_table_is_cut(self) -> None:
+    def test_no_figure_date_or_header_is_cut_and_no_model_that_is_paid(self) -> None:
         """A cost of which the end is missing reads as another one."""
-        cut = "[...document.querySelectorAll('.table :is(th, .number)')].filter((each) => each.offsetParent"
-        cut += " && each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
         for size in (SIZE, NARROW):
             page = self.show("#/now", size=size)
-            for view in ("now", "requests", f"requests/{OPENED}", "usage", f"chats/{CHAT}"):
+            for view in VIEWS:
                 with self.subTest(view, width=size[0]):
                     page.evaluate("route => { location.hash = '#/' + route }", view)
                     expect(page.locator(".bones:visible")).to_have_count(0)
-                    self.assertEqual([], page.evaluate(cut))
+                    self.assertEqual([], page.evaluate(CUT))
+
+    def test_the_model_that_is_paid_comes_before_the_name_that_was_asked_for(self) -> None:
+        page = self.show("#/requests")
+        row = page.get_by_role("row").filter(has_text="Codex").filter(has_text=PRO)
+        expect(row.first).to_contain_text(f"{PRO} ← {ASKED['Codex']}")
+
+    def test_a_session_has_its_date_and_a_name_that_can_be_read_beside_it(self) -> None:
+        page = self.show("#/sessions")
+        first = page.get_by_role("row").filter(has=page.get_by_role("link", name="Fix the failing test"))
+        expect(first.get_by_role("cell", name="17 Nov, 15:04")).to_be_visible()
+        expect(page.get_by_role("row").filter(has_text="unused")).to_contain_text("–")
+        first.click()
+        session = page.get_by_role("region", name="Session", exact=True)
+        expect(session.get_by_text("You are a coding agent.")).to_be_visible()
+        self.assertGreater(first.locator("td").first.evaluate("each => each.clientWidth"), 300)
+        self.picture(page, "sessions")
 
     def test_usage_has_a_column_for_every_day_and_no_price_that_nobody_knows(self) -> None:
         page = self.show("#/usage", size=(1280, 1000))
@@ -111,7 +139,7 @@ class ViewsTest(BrowserCase):
         for theme, size in ((theme, size) for theme in ("light", "dark") for size in (SIZE, NARROW)):
             page = self.show("#/keys", size=size, theme=theme)
             ben = page.get_by_role("region", name="Keys").get_by_role("listitem").filter(has_text="ben")
-            for text in ("$4.20 today, 17 requests", "$4.20 of $5.00", "$0.8000 left", "resets 2026-11-18 00:00 UTC"):
+            for text in ("$4.20 today, 17 requests", "$4.20 of $5.00", "$0.80 left", "resets 2026-11-18 00:00 UTC"):
                 expect(ben).to_contain_text(text)
             expect(page.get_by_role("region", name="Groups")).to_contain_text("$163.20 of $200.00")
             expect(page.get_by_role("listitem").filter(has_text="chidi")).to_contain_text("used up")
@@ -129,6 +157,8 @@ class ViewsTest(BrowserCase):
                 ("keys", "resets"),
                 ("store", "Process"),
                 (f"chats/{CHAT}", "Where the prefix was lost"),
+                ("sessions", "nightly evaluation"),
+                (f"sessions/{SESSION}", "It dropped the"),
             ):
                 with self.subTest(view, theme=theme):
                     page.evaluate("route => { location.hash = '#/' + route }", view)
@@ -140,7 +170,7 @@ class ViewsTest(BrowserCase):
         for theme in ("light", "dark"):
             page = self.show("#/now", theme=theme)
             page.evaluate(axe)
-            for view in ("now", "requests", f"requests/{OPENED}", f"chats/{CHAT}", "usage", "keys", "store"):
+            for view in (*VIEWS, "keys", "store"):
                 with self.subTest(view, theme=theme):
                     page.evaluate("route => { location.hash = '#/' + route }", view)
                     expect(page.locator(".bones:visible")).to_have_count(0)

@@ -15,7 +15,7 @@ ADMIN_KEY = "sk-admin-key-of-the-tests"
 
 
 class AdminCase(SocketTestCase):
-    def admin(self, proxy: RunningProxy | None = None, config_path: Path | None = None) -> AdminService:
+    def admin(self, proxy: RunningProxy | None = None, config_path: Path = Path("config.toml")) -> AdminService:
         """The admin listener of a proxy, at any free port."""
         server = (proxy or self.running).server
         loaded = LoadedConfig(server.config, {each.field: "default" for each in DECLARATIONS})

@@ -78,7 +78,7 @@ class TestUsage(UsageTestCase):
 
     def test_a_request_is_in_the_usage_at_once(self) -> None:
         proxy = self.with_file(reasoning_content_path=self.path, admin_key="sk-only-its-digest-is-known", admin_port=0)
-        service = AdminService(proxy.server, LoadedConfig(proxy.server.config, {}), None)
+        service = AdminService(proxy.server, LoadedConfig(proxy.server.config, {}), self.folder)
         self.addCleanup(service.close)
         with mock.patch.object(WaitingRequests, "seconds_between_batches", 600):
             self.round_trip(proxy, chat_body("a"))

@@ -77,5 +77,5 @@ class ListenTest(unittest.TestCase):
             self.assertRaisesRegex(StartupError, "no more threads"),
         ):
             loaded = LoadedConfig(ProxyConfig(reasoning_content_path=Path(":memory:")), {})
-            service.AdminService(mock.Mock(), loaded, None)
+            service.AdminService(mock.Mock(), loaded, Path())
         self.assertEqual(-1, sock.fileno())

@@ -5,8 +5,10 @@ const THIN = "\u202f";
 const NONE = "–";
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const shortDay = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
-const longDay = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short", timeZone: "UTC" });
+const shortDate = { day: "numeric", month: "short" };
+const shortTime = new Intl.DateTimeFormat("en-GB", { ...shortDate, hour: "2-digit", minute: "2-digit" });
+const shortDay = new Intl.DateTimeFormat("en-GB", { ...shortDate, timeZone: "UTC" });
+const longDay = new Intl.DateTimeFormat("en-GB", { ...shortDate, weekday: "short", timeZone: "UTC" });
 const fullTime = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
@@ -69,13 +71,21 @@ export function setCurrency(name) {
 
 // An unknown price is never 0. A request keeps the currency that the settings had when it ended.
 export function money(value, unknown = "unknown", currency = null) {
-  const own = currency ? (SIGNS[currency] ?? `${currency} `) : sign;
   if (!isNumber(value)) return unknown;
+  const own = signOf(currency);
   if (value === 0) return `${own}0`;
   if (value < 0.00005) return `<${own}0.0001`;
-  const digits = Math.abs(value) < 1 ? 4 : 2;
-  return own + value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return fixedMoney(value, Math.abs(value) < 1 ? 4 : 2, currency);
 }
+
+export function fixedMoney(value, digits, currency) {
+  return (
+    signOf(currency) +
+    value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })
+  );
+}
+
+const signOf = (currency) => (currency ? (SIGNS[currency] ?? `${currency} `) : sign);
 
 // For an axis: as few digits as the step needs.
 export function roundCompact(value) {
@@ -88,6 +98,7 @@ export function roundMoney(value) {
 
 export const time = (unix) => (isNumber(unix) ? clock.format(unix * 1000) : NONE);
 export const minute = (unix) => time(unix).slice(0, 5);
+export const dayTime = (unix) => (isNumber(unix) ? shortTime.format(unix * 1000) : NONE);
 export const dateTime = (unix) => (isNumber(unix) ? fullTime.format(unix * 1000) : NONE);
 export const day = (iso) => shortDay.format(new Date(`${iso}T00:00:00Z`));
 export const weekday = (iso) => longDay.format(new Date(`${iso}T00:00:00Z`));

@@ -51,8 +51,8 @@ export function setChip(element, [word, tone]) {
 // The program that sent a request, by its User-Agent.
 export const clientName = (row) => row.client ?? "–";
 
-// The model, and the name the client used if that was another.
+// The model that is paid, which is never cut, and the name the client used if that was another.
 export function modelName(row) {
   const asked = row.requested_model;
-  return asked && row.model && asked !== row.model ? `${asked} → ${row.model}` : (row.model ?? asked ?? "–");
+  return asked && row.model && asked !== row.model ? `${row.model} ← ${asked}` : (row.model ?? asked ?? "–");
 }

@@ -85,7 +85,9 @@ function row(holder, currency) {
 function limitRow({ limit, used, most, resets_at, is_money }) {
   const share = most ? used / most : 0;
   const tone = share >= 1 ? "bad" : share >= NEARLY ? "warn" : "good";
-  const write = (value) => (is_money ? format.money(value, "unknown", "USD") : format.compact(value));
+  // A budget of dollars is read in cents.
+  const amount = (value) => (most < 1 ? format.money(value, "unknown", "USD") : format.fixedMoney(value, 2, "USD"));
+  const write = is_money ? amount : format.compact;
   const bar = meter(`limit-meter ${tone}`, "limit");
   bar.set(share);
   const left = most > used ? `${write(most - used)} left` : resets_at ? "used up" : "all in use";

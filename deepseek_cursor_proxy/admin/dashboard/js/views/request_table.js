@@ -131,8 +131,8 @@ class Line {
 
   fillTotal(total) {
     setText(this.cells.total, total);
-    const client = this.row.client ? `${this.row.client} · ` : "";
-    setText(this.when, client + (this.row.phase ? total : format.minute(this.row.started_at)));
+    const client = this.row.client ? ` · ${this.row.client}` : "";
+    setText(this.when, (this.row.phase ? total : format.minute(this.row.started_at)) + client);
   }
 
   fillEnded(row) {

@@ -13,9 +13,9 @@ import { Bodies } from "./bodies.js";
 const COLUMNS = [
   ["Session", ""],
   ["Last use", "w-used c-580"],
-  ["Requests", "number w-first c-580"],
-  ["Trajectories", "number w-api c-680"],
-  ["Tokens", "number w-first c-580"],
+  ["Requests", "number w-first c-910"],
+  ["Trajectories", "number w-api c-910"],
+  ["Tokens", "number w-first c-680"],
   ["Cost", "number w-cost"],
 ];
 const HOW = "POST /sessions/create makes a session with a base URL of its own; record = all records every chat.";
@@ -95,12 +95,12 @@ function sessionRow(session, isOpen) {
   return h(
     "tr",
     { class: isOpen ? "linked is-open" : "linked" },
-    h("td", link, session.tags.map((tag) => chip([tag, "quiet plain"]))),
-    h("td.quiet.c-580", format.dateTime(session.used_at)),
-    figure(format.count(session.requests), "c-580"),
-    figure(format.count(session.nodes), "c-680"),
-    figure(format.compact(session.tokens), "c-580"),
-    figure(format.money(session.cost), ""),
+    h("td", { title: name }, link, session.tags.map((tag) => chip([tag, "quiet plain"]))),
+    h("td.quiet.c-580", { title: format.dateTime(session.used_at) }, format.dayTime(session.used_at)),
+    figure(format.count(session.requests), "c-910"),
+    figure(format.count(session.nodes), "c-910"),
+    figure(format.compact(session.tokens), "c-680"),
+    figure(session.requests ? format.money(session.cost) : "–", ""),
   );
 }
 

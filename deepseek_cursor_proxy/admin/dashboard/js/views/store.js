@@ -64,11 +64,7 @@ export class StoreView {
         (!this.changed.checked || each.origin !== "default") &&
         `${each.name} ${each.help} ${each.value}`.toLowerCase().includes(wanted),
     );
-    const path = this.config.config_path;
-    setText(
-      this.files,
-      path ? `Settings file: ${path}` : `No settings file is used. It would be config.toml in ${this.config.data_dir}.`,
-    );
+    setText(this.files, `Settings file: ${this.config.config_path}`);
     this.settings.replaceChildren(shown.length ? settingsTable(shown) : empty("No setting matches"));
   }
 
@@ -87,7 +83,9 @@ function storeFacts({ state, path, bytes, faults, rows }, cache) {
     ["Size", format.bytes(bytes)],
     ["Faults", faults ? h("span.bad", `${format.plural(faults, "fault")} since the start`) : "none since the start"],
     ["Response cache", cache ? cacheWords(cache) : "unknown"],
-    ...Object.entries(rows).map(([name, count]) => [name.replaceAll("_", " "), rowCount(count, most)]),
+    ...Object.entries(rows)
+      .filter(([, count]) => count)
+      .map(([name, count]) => [name.replaceAll("_", " "), rowCount(count, most)]),
   ]);
 }
 
