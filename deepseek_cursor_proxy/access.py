@@ -104,9 +104,10 @@ class Access:
     def admit(self, request: HttpRequest) -> Caller:
         """The caller, if it is served; raises BadRequest, Unauthorized or TooManyAttempts. Reads no body."""
         credential = _credential(request)
-        if credential is None:
+        if not is_credential(credential):
             whose = "an access key of this proxy" if self.held_key else "your DeepSeek key"
-            raise WrongKey(f"No API key. Send {whose} as 'Authorization: Bearer sk-…'.")
+            why = "No API key. " + ("What came is not one, perhaps the example of a page. " if credential else "")
+            raise WrongKey(f"{why}Send {whose} as 'Authorization: Bearer KEY'.")
         key = AccessKey.of(credential)
         caller = Caller(credential, key, request.client_ip, Address.of(request), self._named.get(key.digest))
         self.check(caller)
@@ -335,8 +336,8 @@ def _network(client_ip: str) -> bytes:
     return address.packed
 
 
-def _credential(request: HttpRequest) -> str | None:
-    """The key of a request; BadRequest when api-key, Azure's header, holds another one.
+def _credential(request: HttpRequest) -> str:
+    """The key of a request, or what stands in its place; BadRequest when api-key, Azure's header, holds another one.
 
     Authorization and x-api-key may differ: Claude Code sends both when both of its variables are set. The bearer token
     wins, as at DeepSeek. A key of Anthropic never counts, so that it is never sent on; WrongKey if there is no other.
@@ -354,7 +355,7 @@ def _credential(request: HttpRequest) -> str | None:
         )
     if azure in own and own[0] != azure:
         raise BadRequest("Two different keys, one of them in api-key. Send one key.", code="two_keys")
-    return own[0] if own and is_credential(own[0]) else None
+    return own[0] if own else ""
 
 
 def _held_key(environment: Mapping[str, str]) -> str | None:

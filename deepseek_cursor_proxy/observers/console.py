@@ -79,7 +79,7 @@ class Console:
         prepared, counts = event.prepared, event.prepared.count_turns()
         parts = [f"{counts.filled} filled"]
         if counts.kept:
-            parts.append(f"{counts.kept} kept")
+            parts.append(f"{counts.kept} from the client")
         if counts.empty:
             parts.append(f"{counts.empty} empty")
         parts.append(f"{counts.missing} missing")

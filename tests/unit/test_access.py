@@ -122,6 +122,13 @@ class TestCredentials(AccessTest):
             with self.subTest(headers), self.assertRaisesRegex(Unauthorized, "^No API key"):
                 self.access().admit(self.request(None, **headers))
 
+    def test_the_example_of_a_page_in_place_of_a_key_is_named(self) -> None:
+        """The error must not tell its reader to send what was sent."""
+        example = "sk-…".encode().decode("latin-1")
+        with self.assertRaisesRegex(Unauthorized, "What came is not one, perhaps the example") as caught:
+            self.access().admit(self.request(example))
+        self.assertNotIn("…", str(caught.exception))
+
     def test_a_different_key_in_api_key_is_refused(self) -> None:
         for settings in ({}, {"access_keys": [OWNER, FRIEND]}, {"ngrok": True}):
             with self.assertRaises(BadRequest) as caught:

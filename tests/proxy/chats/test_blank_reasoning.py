@@ -116,7 +116,7 @@ class TestChat(BlankReasoningTestCase):
             self.chat(*self.turn(reasoning_content=" "))
         lines = [text for record in logged.records if "reasoning  " in (text := record.getMessage())]
         said = [line.partition("reasoning  ")[2] for line in lines]
-        kept, filled = "0 filled · 1 kept · 0 missing", "1 filled · 0 missing"
+        kept, filled = "0 filled · 1 from the client · 0 missing", "1 filled · 0 missing"
         self.assertEqual([filled, kept, kept, filled], said)
 
 
