@@ -3,7 +3,7 @@
 The program runs as our child, and its public URL is what that child announces, nothing else. A tunnel whose program
 ends is opened again, with growing pauses, until stop(); its program reconnects by itself after a loss of the network.
 Whether the URL can be reached from outside is for `doctor` to check: this machine may be unable to.
-Rule: all that start() began is gone when stop() returns or start() raises, and when this process is killed.
+Rule: all that start() began is gone when stop() returns or start() raises, and on POSIX when this process is killed.
 """
 
 import threading

@@ -238,7 +238,7 @@ class StopTest(NgrokCase):
             tunnel.stop()
         self.assertEqual(-signal.SIGKILL, self.children[0].returncode)
 
-    @unittest.skipIf(sys.platform == "win32", "the job ends all of it")
+    @unittest.skipIf(sys.platform == "win32", "taskkill ends all of it")
     def test_stop_ends_the_real_agent_behind_a_wrapper_script(self) -> None:
         part: Part = OK
         tunnel = self.tunnel(part, script={"prefix": "", "suffix": "; exit $?"})
