@@ -130,7 +130,8 @@ def _listen_at_first(host: str, port: int) -> socket.socket:
     for address in _addresses(host):
         for candidate in (*range(port, min(port + _MORE_PORTS, 65535) + 1), 0):
             try:
-                return _listen_at(address, candidate)
+                family = socket.AF_INET6 if ":" in address else socket.AF_INET
+                return socket.create_server((address, candidate), family=family, backlog=_BACKLOG)
             except OSError as error:
                 failure = error
                 if error.errno not in _BUSY:
@@ -145,18 +146,3 @@ def _addresses(host: str) -> Iterator[str]:
         yield from ("127.0.0.1", "::1")
     else:
         yield from dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
-
-
-def _listen_at(address: str, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    try:
-        # On Windows the option means "share the port with the program that has it".
-        if os.name == "posix":
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((address, port))
-        # Of two programs that have bound the same port at once, the second fails only here.
-        sock.listen(_BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock

@@ -45,9 +45,7 @@ _ADMIN_CONNECTIONS = 64
 ConfigLoader = Callable[[], LoadedConfig]
 
 
-def run(
-    loaded: LoadedConfig, config_path: Path, *, clear_store: bool = False, reload_config: ConfigLoader | None = None
-) -> int:
+def run(loaded: LoadedConfig, config_path: Path, *, clear_store: bool, reload_config: ConfigLoader) -> int:
     """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError. SIGHUP calls `reload_config`."""
     _log_to_stderr(verbose=loaded.config.verbose)
     # Signals are restored last: a second one ends even the shutdown, and one stop may arrive as two signals.
@@ -59,7 +57,7 @@ def run(
 
 
 def _serve(
-    loaded: LoadedConfig, config_path: Path, signals: Signals, *, clear_store: bool, reload_config: ConfigLoader | None
+    loaded: LoadedConfig, config_path: Path, signals: Signals, *, clear_store: bool, reload_config: ConfigLoader
 ) -> None:
     config = loaded.config
     # Before anything is started: raises StartupError for a bad DEEPSEEK_API_KEY.
@@ -240,11 +238,9 @@ def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:
 
 
 def _reload(
-    server: DeepSeekProxyServer, admin: "AdminService | None", config_path: Path, reload_config: ConfigLoader | None
+    server: DeepSeekProxyServer, admin: "AdminService | None", config_path: Path, reload_config: ConfigLoader
 ) -> None:
     """Load the settings again and apply them; a mistake in them is logged and changes nothing."""
-    if reload_config is None:
-        return
     before = server.config
     fixed = {setting.field: getattr(before, setting.field) for setting in SETTINGS if setting.needs_restart}
     try:

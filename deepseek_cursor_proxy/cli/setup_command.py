@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.cli import access_key, questions
@@ -100,7 +100,7 @@ def run(options: dict[str, Any]) -> int:
     if not is_undo:
         endpoint = _with_key(client, endpoint)
         _refuse_rival(client, client.targets(machine, endpoint)[0].path)
-    code = _change(client, machine, endpoint, Way(is_undo=is_undo, is_agreed=options["yes"], shows_all=options["show"]))
+    code = _change(client, machine, endpoint, options)
     if code == 0 and not is_undo:
         _print_notes(client, machine, endpoint, config)
     return code
@@ -149,17 +149,9 @@ def _refuse_rival(client: Client, path: Path) -> None:
         )
 
 
-class Way(NamedTuple):
-    """How a change is made: which way, whether it is agreed to already, whether new files are shown whole."""
-
-    is_undo: bool
-    is_agreed: bool
-    shows_all: bool
-
-
-def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, way: Way) -> int:
+def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, options: Mapping[str, Any]) -> int:
     """Set the client up, or undo that: show the changes, ask, make them. The exit code."""
-    is_undo = way.is_undo
+    is_undo = options["undo"]
     history = SetupHistory(expand_home(HOME) / "setup", date.today())
     try:
         plan = changes.plan(client.name, client.targets(machine, endpoint), history, is_undo=is_undo)
@@ -170,8 +162,8 @@ def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, way: Way)
                 history.forget(client.name)
             return 0
         for change in plan:
-            _print_change(change, endpoint, shows_all=way.shows_all)
-        if not way.is_agreed:
+            _print_change(change, endpoint, shows_all=options["show"])
+        if not options["yes"]:
             questions.confirm("setup", "Make this change?")
         if is_undo:
             changes.undo(client.name, plan, history)

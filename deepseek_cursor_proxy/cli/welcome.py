@@ -3,9 +3,7 @@
 What to enter in Cursor is printed only with a public address, because Cursor cannot use another one.
 """
 
-import ipaddress
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from itertools import groupby
@@ -17,7 +15,7 @@ from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
-from deepseek_cursor_proxy.config.https_proxy import authority, local_url
+from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.values import is_loopback, lacks_home
 
 
@@ -73,8 +71,8 @@ def _client_lines(config: ProxyConfig, port: int, access: Access, public_url: st
     yield f"  Command                    {setup}"
     yield f"  OpenAI base URL            {local}/v1   (Codex, opencode and most others)"
     yield f"  Anthropic base URL         {local}   (Claude Code)"
-    if other := network_address(config.host):
-        yield f"  from another machine       http://{authority(other, port)} in place of {local}"
+    if config.host in ("0.0.0.0", "::"):
+        yield f"  from another machine       the address of this one in place of {urlsplit(local).hostname}"
     yield f"  API key                    {key}"
     yield f"  Model                      {config.upstream_model}"
 
@@ -142,26 +140,3 @@ def _owner_key_lines(config: ProxyConfig, access: Access) -> Iterator[str]:
         *names, last = ["an IP address", "localhost", *config.public_hosts, *tunnel]
         where = f"{', '.join(names)} or {last}"
         yield f"Your keys are spent only for requests to {where}; add other names to public_hosts."
-
-
-# By wildcard: a remote address, reserved for documentation, to find the route to.
-_ROUTES = {"0.0.0.0": (socket.AF_INET, "192.0.2.1"), "::": (socket.AF_INET6, "2001:db8::1")}
-
-
-def network_address(host: str) -> str | None:
-    """The address in the local network of a proxy that listens at a wildcard; None for others, or without a network.
-
-    It is the one the system would send from. Connecting a datagram socket finds it: that chooses a route and sends
-    nothing.
-    """
-    if host not in _ROUTES:
-        return None
-    family, remote = _ROUTES[host]
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((remote, 9))
-            address = ipaddress.ip_address(probe.getsockname()[0])
-    except OSError:
-        return None
-    # A link-local address needs an interface name, which clients write differently.
-    return None if address.is_loopback or address.is_unspecified or address.is_link_local else str(address)

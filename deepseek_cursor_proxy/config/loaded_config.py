@@ -112,8 +112,7 @@ def collect(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]
     values: dict[str, Any] = {}
     faults: list[StartupError] = []
     origins = {setting.field: "default" for setting in DECLARATIONS}
-    # Older files use the field's name.
-    names = {name: setting for setting in DECLARATIONS for name in (setting.field, setting.key)}
+    names = {setting.key: setting for setting in DECLARATIONS}
     files: list[tuple[str, Mapping[str, Any]]] = []
     for file in (path, *_key_files(path)):
         try:

@@ -148,7 +148,9 @@ class StopTest(RunningTest):
         ):
             before = signal.getsignal(signal.SIGTERM)
             config = ProxyConfig(port=0, admin_port=0, ngrok=True, reasoning_content_path=Path(":memory:"))
-            self.assertEqual(serve.run(LoadedConfig(config, {}), Path("unused")), 0)
+            loaded = LoadedConfig(config, {})
+            run = serve.run(loaded, Path("unused"), clear_store=False, reload_config=lambda: loaded)
+            self.assertEqual(run, 0)
         self.assertEqual(order.mock_calls, [mock.call.tunnel.start(), mock.call.drain(5.0), mock.call.tunnel.stop()])
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 

@@ -44,24 +44,24 @@ class ListenTest(unittest.TestCase):
     def test_after_twenty_busy_ports_any_will_do(self) -> None:
         tried = []
 
-        def listen_at(address: str, port: int) -> socket.socket:
-            tried.append(port)
-            if port:
+        def listen_at(address: tuple[str, int], **_: object) -> socket.socket:
+            tried.append(address[1])
+            if address[1]:
                 raise OSError(errno.EADDRINUSE, "Address already in use")
-            return socket.create_server((address, 0))
+            return socket.socket()
 
-        with mock.patch.object(service, "_listen_at", listen_at):
+        with mock.patch("socket.create_server", listen_at):
             self.listen("localhost", 65530)
         self.assertEqual([65530, 65531, 65532, 65533, 65534, 65535, 0], tried)
 
     def test_a_machine_without_ipv4_has_it_on_ipv6(self) -> None:
-        def listen_at(address: str, port: int) -> socket.socket:
-            if address == "127.0.0.1":
+        def listen_at(address: tuple[str, int], **_: object) -> socket.socket:
+            if address[0] == "127.0.0.1":
                 raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
-            self.assertEqual("::1", address)
+            self.assertEqual("::1", address[0])
             return socket.socket()
 
-        with mock.patch.object(service, "_listen_at", listen_at):
+        with mock.patch("socket.create_server", listen_at):
             self.listen("localhost", 9001)
 
     def test_a_host_of_another_machine_is_refused_with_the_remedy(self) -> None:

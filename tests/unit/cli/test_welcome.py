@@ -1,51 +1,22 @@
 """The printed address is one that clients can connect to."""
 
-import socket
 import unittest
 from pathlib import Path
-from unittest import mock
-from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.access import Access
-from deepseek_cursor_proxy.cli import welcome
-from deepseek_cursor_proxy.cli.welcome import Addresses, network_address, welcome_text
+from deepseek_cursor_proxy.cli.welcome import Addresses, welcome_text
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.https_proxy import local_url
-
-
-class TestNetworkAddress(unittest.TestCase):
-    def test_an_ordinary_address_has_no_other(self) -> None:
-        for host in ("127.0.0.1", "::1", "my-machine"):
-            self.assertIsNone(network_address(host))
-
-    def test_a_wildcard_has_none_without_a_network(self) -> None:
-        with mock.patch("socket.socket.connect", side_effect=OSError(101, "Network is unreachable")):
-            self.assertEqual([None, None], [network_address("0.0.0.0"), network_address("::")])
-
-    def test_the_addresses_of_a_wildcard_accept_a_connection(self) -> None:
-        for host, family in (("0.0.0.0", socket.AF_INET), ("::", socket.AF_INET6)):
-            with self.subTest(host):
-                try:
-                    listener = socket.create_server((host, 0), family=family)
-                except OSError as error:
-                    self.skipTest(f"{host}: {error}")
-                with listener:
-                    port = listener.getsockname()[1]
-                    local = urlsplit(local_url(host, port)).hostname
-                    for each in filter(None, (local, network_address(host))):
-                        socket.create_connection((each, port), 15).close()
 
 
 class TestWelcome(unittest.TestCase):
     def welcome(self, host: str, public_url: str | None = None) -> str:
         config = ProxyConfig(host=host)
-        with mock.patch.object(welcome, "network_address", return_value="192.168.1.7"):
-            return welcome_text(config, Path("x"), Addresses(9000, public_url), Access(config))
+        return welcome_text(config, Path("x"), Addresses(9000, public_url), Access(config))
 
     def test_the_welcome_never_prints_a_wildcard_address(self) -> None:
         welcome = self.welcome("0.0.0.0")
         self.assertIn("OpenAI base URL            http://127.0.0.1:9000/v1 ", welcome)
-        self.assertIn("from another machine       http://192.168.1.7:9000 ", welcome)
+        self.assertIn("from another machine       the address of this one in place of 127.0.0.1\n", welcome)
         self.assertNotIn("0.0.0.0", welcome)
 
     def test_an_engine_is_named_without_its_password(self) -> None:
@@ -71,4 +42,4 @@ class TestWelcome(unittest.TestCase):
         self.assertNotIn("--tunnel", welcome)
 
     def test_the_welcome_prints_only_the_url_of_a_tunnel(self) -> None:
-        self.assertNotIn("192.168", self.welcome("0.0.0.0", "https://x.ngrok.app"))
+        self.assertNotIn("another machine", self.welcome("0.0.0.0", "https://x.ngrok.app"))

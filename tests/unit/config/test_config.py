@@ -201,11 +201,6 @@ class PrecedenceTest(ConfigTest):
     def test_the_variable_of_the_secret_is_no_setting(self) -> None:
         self.assertEqual("default", self.load("", {"DEEPSEEK_CURSOR_PROXY_SECRET": "0" * 64}).origins["secret_file"])
 
-    def test_the_name_of_a_field_works_as_a_key(self) -> None:
-        environment = {"DEEPSEEK_CURSOR_PROXY_UPSTREAM_MODEL": "m"}
-        loaded = self.load('upstream_base_url = "https://x"', environment)
-        self.assertEqual((loaded.config.upstream_base_url, loaded.config.upstream_model), ("https://x", "m"))
-
     def test_a_bool_is_parsed_from_every_usual_word(self) -> None:
         for word in ("true", "True", "YES", "on", "1", " on "):
             self.assertTrue(self.load("", {"DEEPSEEK_CURSOR_PROXY_CORS": word}).config.cors, word)
@@ -306,7 +301,7 @@ class RefusalTest(ConfigTest):
             LoadedConfig.load(Path("~no-such-user/config.toml"), {}, {})
 
     def test_an_unknown_key_names_its_origin_and_the_nearest_key_if_there_is_one(self) -> None:
-        for key, near in (("prot", "port"), ("upstream_base_ulr", "base_url"), ("thinkin", "thinking")):
+        for key, near in (("prot", "port"), ("base_ulr", "base_url"), ("thinkin", "thinking")):
             with self.subTest(key):
                 message = self.refusal(f"{key} = 1")
                 self.assertEqual(message, f'config: unknown key "{key}" ({self.file}); did you mean "{near}"?')
