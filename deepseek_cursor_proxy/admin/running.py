@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import is_credential, new_key
 from deepseek_cursor_proxy.storage import private_files
 
@@ -120,6 +121,17 @@ def read_key(store: Path) -> str | None:
         found = (_folder(store) / KEY_FILE).read_bytes()
         return found.decode().strip() if _is_key(found) else None
     return None
+
+
+def find(config: ProxyConfig) -> AdminAnswer | None:
+    """What a proxy with this store answers to /api/stats, or what listens at its address; None if nothing does.
+
+    A proxy that was started with an admin_key, of which we know the digest at most, answers 401.
+    """
+    store = config.reasoning_content_path
+    key = None if config.admin_key is not None else read_key(store)
+    answers = list(ask_all(store, "/api/stats", key))
+    return next((answer for answer in answers if answer.is_proven), answers[0] if answers else None)
 
 
 def ask_all(store: Path, path: str, key: str | None) -> Iterator[AdminAnswer]:

@@ -27,20 +27,17 @@ def open_dashboard(options: dict[str, Any]) -> None:
     import webbrowser
 
     config = load(options).config
-    store = config.reasoning_content_path
-    key = None if config.admin_key is not None else running.read_key(store)
-    answers = list(running.ask_all(store, "/healthz", key))
-    # 401: it was started with admin_key, and the page asks for it.
-    found = next((answer for answer in answers if answer.is_proven and answer.status in (200, 401)), None)
-    if found is None and answers:
-        raise StartupError(running.stranger_text(answers[0].url))
+    store, found = config.reasoning_content_path, running.find(config)
+    if found is not None and not found.is_proven:
+        raise StartupError(running.stranger_text(found.url))
     if found is None:
         raise StartupError(
             f"no proxy with a dashboard runs with the store {store}; start it with `{program_name()}`, or give the "
             "same settings here as there (--config, --reasoning-content-path)"
         )
-    has_key = key is not None and found.status == 200
-    link = f"{found.url}/#key={key}" if has_key else f"{found.url}/"
+    # 401: it was started with admin_key, and the page asks for it.
+    has_key = found.status != 401
+    link = f"{found.url}/#key={running.read_key(store)}" if has_key else f"{found.url}/"
     if sys.stdout.isatty():
         print(f"If no browser opens: {link}")
     else:
@@ -51,15 +48,11 @@ def open_dashboard(options: dict[str, Any]) -> None:
 
 def find_running(config: ProxyConfig) -> running.RunningProxy | None:
     """The proxy that runs with this store; None when none does, or its key is not known here."""
-    store = config.reasoning_content_path
-    key = None if config.admin_key is not None else running.read_key(store)
-    answers = list(running.ask_all(store, "/api/stats", key))
-    for answer in answers:
-        if (found := running.read_stats(answer.body)) is not None:
-            return found
-    if strangers := [answer.url for answer in answers if not answer.is_proven]:
-        print(f"deepseek-cursor-proxy: {running.stranger_text(strangers[0])}", file=sys.stderr)
-    return None
+    if (found := running.find(config)) is None:
+        return None
+    if not found.is_proven:
+        print(f"deepseek-cursor-proxy: {running.stranger_text(found.url)}", file=sys.stderr)
+    return running.read_stats(found.body)
 
 
 def _redirect_page(store: Path, link: str) -> str:

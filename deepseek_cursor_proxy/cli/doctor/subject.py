@@ -143,10 +143,8 @@ def find_admin(config: ProxyConfig) -> AdminFacts:
     path = store.expanduser().absolute().with_name(running.KEY_FILE)
     key = running.read_key(store)
     state = "set" if config.admin_key is not None else _key_state(path, key)
-    answers = list(running.ask_all(store, "/api/stats", key if state in ("private", "exposed") else None))
-    if not answers:
+    if (found := running.find(config)) is None:
         return AdminFacts(path, state, key)
-    found = next((answer for answer in answers if answer.is_proven), answers[0])
     proxy = running.read_stats(found.body)
     told = _ask_settings(store, found.url, key) if proxy is not None else {}
     return AdminFacts(path, state, key, found.url, found.is_proven, found.status, proxy, told)

@@ -1,7 +1,6 @@
 """This machine: Python, the settings, the ports of the proxy and its public address, the store and its disk, clients.
 
-The port of a proxy is known by the page that it shows to browsers, which needs no key. A public address has to lead to
-a proxy of ours, as its /healthz says.
+An address has to lead to a proxy of ours, as its /healthz says, which needs no key.
 
 Files of clients are only read, and so is the store, past SQLite's locks if no process has it open. An empty file
 without a name, or one that is deleted at once, shows whether its folder can be written.
@@ -12,18 +11,16 @@ import errno
 import http.client
 import os
 import platform
-import re
 import shutil
 import socket
 import sqlite3
 import ssl
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.admin import running
@@ -50,7 +47,7 @@ from deepseek_cursor_proxy.cli.setup.clients import (
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import authority, local_url
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
-from deepseek_cursor_proxy.config.values import lacks_home
+from deepseek_cursor_proxy.config.values import is_loopback, lacks_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.database import open_read_only
@@ -70,12 +67,8 @@ _LEAST_FREE = 50_000_000
 _LITTLE_FREE = 500_000_000
 _GRANT = "make it and its folder readable and writable for you"
 PORT, DASHBOARD, TUNNEL = "port", "dashboard", "tunnel"
-# On this machine; one that takes longer is as good as stopped.
-_ASK_SECONDS = 2.0
 # So many are tried when a free port is looked for.
 _MOST_PORTS = 100
-_MAX_PAGE_BYTES = 1_000_000
-_PAGE = re.compile(r"<title>deepseek-cursor-proxy</title>.*Version (\S+) is running", re.DOTALL)
 # Over the network.
 _ANSWER_SECONDS = 8.0
 _MAX_ANSWER_BYTES = 1000
@@ -145,30 +138,12 @@ def _port_finding(config: ProxyConfig, error: OSError | UnicodeError) -> Finding
     if isinstance(error, (socket.gaierror, UnicodeError)) or error.errno == errno.EADDRNOTAVAIL:
         text = f"{address} is not an address of this machine"
         return failed(PORT, text, "set host to 127.0.0.1, or 0.0.0.0 for all addresses")
-    version = _proxy_version(local_url(config.host, config.port))
-    if version == __version__:
-        return good(PORT, f"this proxy runs at {address}")
-    if version is not None:
-        text = f"{address} is held by version {version} of this proxy, and this is {__version__}"
-        return warning(PORT, text, "stop it and start this one, or restart its service")
+    if not _problem_at(local_url(config.host, config.port)):
+        return good(PORT, f"a proxy runs at {address}")
     other = f"choose another port, as with --port {free_port(config)}"
     if error.errno == errno.EADDRINUSE:
         return failed(PORT, f"{address} is in use by another program", f"stop that program, or {other}")
     return failed(PORT, f"cannot listen on {address} ({error.strerror or type(error).__name__})", other)
-
-
-def _proxy_version(url: str) -> str | None:
-    """The version of the proxy of ours that listens there; None if none does."""
-    address = urlsplit(url)
-    with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_ASK_SECONDS)
-        with closing(connection):
-            connection.request("GET", "/", headers={"Accept": "text/html"})
-            response = connection.getresponse()
-            page = response.read(_MAX_PAGE_BYTES).decode("utf-8", "replace")
-            if response.status == 200 and (found := _PAGE.search(page)) is not None:
-                return found[1]
-    return None
 
 
 def check_dashboard(subject: Subject) -> list[Finding]:
@@ -210,7 +185,7 @@ def check_tunnel(subject: Subject) -> list[Finding]:
         return [skipped(TUNNEL, f"{where}; only clients that call from elsewhere, such as Cursor, need one")]
     findings = []
     for url in dict.fromkeys(urls):
-        if problem := _public_problem(url):
+        if problem := _problem_at(url):
             remedy = "start the proxy and its tunnel again, and paste the URL that it prints into Cursor"
             findings.append(failed(TUNNEL, f"{url} does not lead to the proxy: {problem}", remedy))
         else:
@@ -218,12 +193,14 @@ def check_tunnel(subject: Subject) -> list[Finding]:
     return findings
 
 
-def _public_problem(url: str) -> str:
+def _problem_at(url: str) -> str:
     """What answers at an address in place of a proxy of ours; empty if one does."""
     # Without this header ngrok may show a page of its own.
     request = Request(f"{url}/healthz", headers={"ngrok-skip-browser-warning": "1"})
     try:
-        with urlopen(request, timeout=_ANSWER_SECONDS) as response:
+        # No outbound proxy leads to this machine.
+        opener = build_opener(*([ProxyHandler({})] if is_loopback(urlsplit(url).hostname or "") else ()))
+        with opener.open(request, timeout=_ANSWER_SECONDS) as response:
             return "" if response.read(_MAX_ANSWER_BYTES) == _HEALTHY else "something else answers"
     except HTTPError as refusal:
         refusal.close()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
-from deepseek_cursor_proxy.api.endpoints import start_page
+from deepseek_cursor_proxy.admin import stats
 from deepseek_cursor_proxy.cli import doctor_command
 from deepseek_cursor_proxy.cli.doctor import this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import good
@@ -116,7 +116,7 @@ class HealthyTest(DoctorCase):
         admin.context.public_url = proxy.url.removesuffix("/v1")
         self.set_variable(PORT, str(proxy.address[1]))
         found = self.doctor().checks()
-        self.assertRegex(found["port"]["text"], "this proxy runs at")
+        self.assertRegex(found["port"]["text"], "a proxy runs at")
         self.assertIn(admin.url, found["dashboard"]["text"])
         self.assertEqual("good", found["dashboard"]["level"])
         self.assertEqual("good", found["tunnel"]["level"], found["tunnel"])
@@ -302,8 +302,8 @@ class BrokenTest(DoctorCase):
         self.set_variable("DEEPSEEK_CURSOR_PROXY_HOST", "192.0.2.7")
 
     def other_version(self) -> None:
-        self.enterContext(mock.patch.object(start_page, "__version__", "0.0.9"))
-        self.set_variable(PORT, str(self.running.address[1]))
+        self.enterContext(mock.patch.object(stats, "__version__", "0.0.9"))
+        self.admin(self.proxy(ReasoningStore(self.store), admin_port=0, reasoning_content_path=self.store))
 
     def read_only_store(self) -> None:
         self.fill_store()
@@ -453,7 +453,7 @@ BROKEN = [
         "not an address of this machine",
         "set host to 127.0.0.1",
     ),
-    Broken("other version", T.other_version, "port", "warning", "held by version 0.0.9", "stop it and start this one"),
+    Broken("other version", T.other_version, "dashboard", "warning", "belongs to version 0.0.9", "stop it and start"),
     Broken(
         "read-only store", T.read_only_store, "store", "failed", "cannot be written", "readable and writable for you"
     ),

@@ -6,7 +6,6 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.cli import doctor_command as page
 from deepseek_cursor_proxy.cli.doctor import this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import (
@@ -34,27 +33,26 @@ def list_upstreams(config: ProxyConfig, key: NamedKey | None, environment: dict[
 
 
 class ListenersTest(unittest.TestCase):
-    def check_port(self, port: int, error: Exception | None = None, version: str | None = None) -> Finding:
+    def check_port(self, port: int, error: Exception | None = None, problem: str = "no answer") -> Finding:
         with (
             mock.patch("socket.create_server", side_effect=error),
-            mock.patch.object(this_machine, "_proxy_version", return_value=version),
+            mock.patch.object(this_machine, "_problem_at", return_value=problem),
         ):
             [found] = this_machine.check_port(subject(port=port))
         return found
 
     def test_every_state_of_a_port_has_a_finding(self) -> None:
         taken, denied = OSError(errno.EADDRINUSE, "in use"), PermissionError(errno.EACCES, "Permission denied")
-        rows: list[tuple[Level, int, Exception | None, str | None]] = [
-            (Level.FAILED, 0, None, None),
-            (Level.FAILED, 80, None, None),
-            (Level.GOOD, 80, taken, __version__),
-            (Level.GOOD, 80, denied, __version__),
-            (Level.WARNING, 80, taken, "0.0.1"),
-            (Level.FAILED, 80, taken, None),
-            (Level.FAILED, 80, denied, None),
-            (Level.FAILED, 80, socket.gaierror(), None),
-            (Level.FAILED, 80, UnicodeError(), None),
-            (Level.FAILED, 80, OSError(errno.EADDRNOTAVAIL, "not ours"), None),
+        rows: list[tuple[Level, int, Exception | None, str]] = [
+            (Level.FAILED, 0, None, "no answer"),
+            (Level.FAILED, 80, None, "no answer"),
+            (Level.GOOD, 80, taken, ""),
+            (Level.GOOD, 80, denied, ""),
+            (Level.FAILED, 80, taken, "something else answers"),
+            (Level.FAILED, 80, denied, "no answer"),
+            (Level.FAILED, 80, socket.gaierror(), "no answer"),
+            (Level.FAILED, 80, UnicodeError(), "no answer"),
+            (Level.FAILED, 80, OSError(errno.EADDRNOTAVAIL, "not ours"), "no answer"),
         ]
         for level, *state in rows:
             found = self.check_port(*state)
