@@ -63,11 +63,6 @@ class Setting(NamedTuple):
         return "--" + self.key.replace("_", "-")
 
     @property
-    def can_be_negated(self) -> bool:
-        """Whether there is a flag that begins with --no-."""
-        return self.switch or self.kind is bool
-
-    @property
     def is_secret(self) -> bool:
         """Whether its value is or has a key or password, or a list of keys."""
         return self.secret or self.kind is AccessKey or self.item is access_key

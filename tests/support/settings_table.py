@@ -20,7 +20,7 @@ def _row(declared: Setting | SettingsTable) -> str:
     if isinstance(declared, SettingsTable):
         return f"| `[{declared.key}]` | `{{}}` | {declared.help} |"
     choices = f" ({', '.join(f'`{choice}`' for choice in declared.choices)})" if declared.choices else ""
-    flag = declared.flag.replace("--", "--[no-]") if declared.can_be_negated else declared.flag
+    flag = declared.flag.replace("--", "--[no-]") if declared.switch or declared.kind is bool else declared.flag
     restart = "; needs a restart" if declared.needs_restart else ""
     text = declared.help.replace("<", "&lt;")
     return f"| `{flag}` · `{declared.key}` | `{to_toml(declared.default)}` | {text}{choices}{restart} |"

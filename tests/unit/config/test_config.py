@@ -559,7 +559,7 @@ class TextsTest(ConfigTest):
         for each, row in zip(SETTINGS, rows, strict=False):
             with self.subTest(each.key):
                 self.assertEqual(row.count("|"), 4)
-                flag = f"--[no-]{each.flag[2:]}" if each.can_be_negated else each.flag
+                flag = f"--[no-]{each.flag[2:]}" if each.switch or each.kind is bool else each.flag
                 self.assertTrue(row.startswith(f"| `{flag}` · `{each.key}` | `{to_toml(each.default)}` | "), row)
                 self.assertIn(each.help.split("<")[0], row)
                 self.assertNotIn("<", row)
