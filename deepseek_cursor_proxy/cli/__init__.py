@@ -9,7 +9,7 @@ command that looks at something creates no file.
     serve, signals    the running proxy and its signals; the text at its start (welcome)
     store             how much is stored; all of it deleted
     usage             what was used and what it cost; the balance of the account
-    access_key        a new key for access_keys, or the digest of one
+    access_key        a new key for a client, or the digest of one
     questions         what a person at the terminal is asked
     setup_command     the configuration of clients: shown, changed and put back; setup has the clients
     service           the proxy as a service of systemd or launchd

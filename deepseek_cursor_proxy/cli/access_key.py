@@ -18,16 +18,28 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage import private_files
 
 # What a flag may set; numbers are written as numbers.
-_NUMBERS = ("usd_per_day", "usd_per_month", "requests_per_minute", "tokens_per_minute", "concurrent", "warn_at")
-_TEXTS = ("expires", "group", "upstream_key_env", "note")
+_NUMBERS = {
+    "usd_per_day": "daily budget in US dollars",
+    "usd_per_month": "monthly budget in US dollars",
+    "requests_per_minute": "requests a minute",
+    "tokens_per_minute": "tokens a minute",
+    "concurrent": "requests at once",
+    "warn_at": "share of a budget at which a line is logged, such as 0.8",
+}
+_TEXTS = {
+    "expires": "last day it is served, such as 2027-03-31",
+    "group": "group whose limits it shares",
+    "upstream_key_env": "variable with the key that DeepSeek gets for it",
+    "note": "a line about it",
+}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    help = "make up a new key; with a name, write its table into keys.d beside the configuration file"
+    help = "generate a new key; with a name, write its table into keys.d beside the configuration file"
     parser.add_argument("--new", nargs="?", const="", metavar="NAME", help=help)
     parser.add_argument("--models", help="models it may use, with commas between")
-    for name in (*_NUMBERS, *_TEXTS):
-        parser.add_argument(f"--{name.replace('_', '-')}", help=f"its {name}")
+    for name, help in (_NUMBERS | _TEXTS).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", help=help)
 
 
 def run(options: dict[str, Any]) -> None:
@@ -64,7 +76,7 @@ def _write_named(name: str, given: dict[str, str], options: dict[str, Any]) -> N
     fields: dict[str, Any] = {"key": AccessKey.of(key).line, **given}
     if "models" in given:
         fields["models"] = [each.strip() for each in given["models"].split(",")]
-    for field in given.keys() & set(_NUMBERS):
+    for field in given.keys() & _NUMBERS.keys():
         # A text that is no number is for the parser to refuse.
         with suppress(ValueError):
             fields[field] = json.loads(given[field])

@@ -83,12 +83,12 @@ _SESSION_COMMANDS = (
 )
 COMMANDS = (
     Command("serve", "run the proxy (the default)", _serve, _add_clear, add_settings),
-    Command("setup", "point a client, such as Codex, to the proxy", "setup_command:run", "setup_command:add_flags"),
+    Command("setup", "configure a client (Codex, …) to use the proxy", "setup_command:run", "setup_command:add_flags"),
     Command("service", "run the proxy as a service, in the background", commands="service:COMMANDS"),
     Command("doctor", "find out what is wrong and how to fix it", "doctor_command:run", "doctor_command:add_flags"),
     Command("dashboard", "open the dashboard of the running proxy in a browser", "dashboard:open_dashboard"),
     Command("demo", "try it without a key, against a simulated DeepSeek", _demo, settings=None),
-    Command("config", "look at the settings", commands=_CONFIG_COMMANDS),
+    Command("config", "show settings", commands=_CONFIG_COMMANDS),
     Command("usage", "tokens used, and their estimated cost", "usage:print_usage", "usage:add_flags"),
     Command("balance", "ask DeepSeek what is left on the account", "usage:print_balance", settings=add_config),
     Command("explain", "where the reasoning in a trace came from", _explain, _add_trace, settings=None),

@@ -27,10 +27,10 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 
 _DESCRIPTION = (
-    "DeepSeek's thinking models in Cursor, Codex, Claude Code and other agents: remembers their reasoning and puts it "
-    "back."
+    "DeepSeek's thinking models in Cursor, Codex, Claude Code and other agents: stores each turn's reasoning and "
+    "restores it on the next request."
 )
-_EPILOG = "Without a command, it runs the proxy. `help COMMAND` explains a command, `help serve` has all settings."
+_EPILOG = "Without a command: serve. `help COMMAND` explains a command, `help serve` lists all settings."
 
 # Settings as flags …
 

@@ -156,7 +156,7 @@ def _add_install_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="skip confirmation")
 
 
 COMMANDS = (

@@ -58,7 +58,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=clients.FLASH,
         help="the model that the client asks for (default %(default)s)",
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="skip confirmation")
     parser.add_argument("--show", action="store_true", help="show new files whole, such as Codex's model catalogue")
     parser.add_argument(
         "--flash-subagents",

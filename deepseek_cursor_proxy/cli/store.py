@@ -54,7 +54,8 @@ def print_stats(options: dict[str, Any]) -> None:
         stats, responses = store.stats(), _response_stats(store)
         cache = _cache_stats(store, config.currency)
     oldest = "-" if stats.oldest_use is None else datetime.fromtimestamp(stats.oldest_use).isoformat(" ", "minutes")
-    print(f"store        {config.reasoning_content_path}")
+    is_there = expand_home(config.reasoning_content_path).exists()
+    print(f"store        {config.reasoning_content_path}{'' if is_there else ' (no file yet)'}")
     print(f"reasonings   {stats.reasonings:,} (of at most {config.reasoning_cache_max_rows:,})")
     print(f"lookup keys  {stats.keys:,} (by which a turn is found again)")
     print(f"text         {stats.bytes:,} bytes")
@@ -86,7 +87,7 @@ def check_engine(config: ProxyConfig) -> None:
 
 
 def add_clear_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="skip confirmation")
 
 
 def clear_all(options: dict[str, Any]) -> None:

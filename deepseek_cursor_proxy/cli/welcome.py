@@ -47,7 +47,7 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
         *_upstream_lines(config),
     ]
     if public_url is None:
-        lines.append("For Cursor start it with --tunnel: it calls from its own servers, and needs a public address.")
+        lines.append("Cursor calls from its own servers and needs a public URL: restart with --tunnel.")
     lines += [*access_lines(config, access), "Stop with Ctrl-C."]
     return "\n".join(lines)
 
@@ -67,7 +67,7 @@ def _client_lines(config: ProxyConfig, port: int, access: Access, public_url: st
         yield f"  Model to add and choose    {config.upstream_model}"
         yield f"  Another client             {setup}"
         return
-    yield f"{running} Point a client to it with the command, or by hand:"
+    yield f"{running} Set up a client:"
     yield f"  Command                    {setup}"
     yield f"  OpenAI base URL            {local}/v1   (Codex, opencode and most others)"
     yield f"  Anthropic base URL         {local}   (Claude Code)"

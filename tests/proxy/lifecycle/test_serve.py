@@ -45,7 +45,7 @@ class StartTest(ServeTest):
         self.assertRegex(lines[5], r"Model .+ deepseek-flash$")
         self.assertIn(str(Path("~/.deepseek-cursor-proxy/config.toml")), lines[6])
         self.assertIn(str(Path("~/.deepseek-cursor-proxy/reasoning_content.sqlite3")), lines[6])
-        self.assertRegex(lines[7], "For Cursor start it with --tunnel")
+        self.assertRegex(lines[7], "restart with --tunnel")
         self.assertEqual("127.0.0.1", host)
         self.expect_health(port)
 

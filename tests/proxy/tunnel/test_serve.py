@@ -24,7 +24,7 @@ class TunnelServeTest(TunnelProgramTest):
         process, welcome = self.serve("--ngrok", **self.install("ngrok", OK))
         self.assertRegex(welcome, r"\AOpening a tunnel with ngrok; this may take 20 s …\ndeepseek")
         self.assertIn(f"Override OpenAI Base URL   {URL}/v1\n", welcome)
-        self.assertNotIn("For Cursor start it", welcome)
+        self.assertNotIn("restart with --tunnel", welcome)
         self.assertIn("The first key that DeepSeek accepts will be the only one served", welcome)
         self.expect_health(self.forwarded_port())
         self.expect_stopped_with_its_tunnel(process)
@@ -71,7 +71,7 @@ class TunnelServeTest(TunnelProgramTest):
         self.directory.mkdir()
         (self.directory / "config.toml").write_text("ngrok = true\n")
         _, welcome = self.serve("--no-tunnel", **self.install("ngrok", OK))
-        self.assertIn("start it with --tunnel", welcome)
+        self.assertIn("restart with --tunnel", welcome)
 
     def test_a_killed_proxy_takes_its_tunnel_program_along(self) -> None:
         process, _ = self.serve("--ngrok", **self.install("ngrok", OK))

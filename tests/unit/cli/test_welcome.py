@@ -30,7 +30,7 @@ class TestWelcome(unittest.TestCase):
         self.assertRegex(welcome, r"\n  Command +deepseek-cursor-proxy setup\n")
         self.assertIn("OpenAI base URL            http://127.0.0.1:9000/v1 ", welcome)
         self.assertIn("Anthropic base URL         http://127.0.0.1:9000 ", welcome)
-        self.assertIn("For Cursor start it with --tunnel", welcome)
+        self.assertIn("restart with --tunnel", welcome)
         self.assertNotIn("Override OpenAI Base URL", welcome)
 
     def test_with_a_public_address_cursor_gets_it_and_others_the_local_one(self) -> None:
