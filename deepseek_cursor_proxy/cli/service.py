@@ -105,8 +105,8 @@ def _logs(options: dict[str, Any]) -> int:
         return 1 if _call(service.logs) else 0
     try:
         lines = service.logs.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise StartupError(f"cannot read {service.logs}: {error.strerror}; has the service run yet?") from None
+    except FileNotFoundError:
+        lines = [f"There is no log yet: {service.logs} does not exist."]
     print("\n".join(lines[-_MAX_LINES:]))
     return 0
 
