@@ -31,6 +31,7 @@ from deepseek_cursor_proxy.storage import private_files, schema
 from deepseek_cursor_proxy.storage.faults import (
     Damaged,
     FaultGuard,
+    Locked,
     Lost,
     Outdated,
     ReadOnly,
@@ -41,9 +42,12 @@ from deepseek_cursor_proxy.storage.faults import (
 
 _log = logging.getLogger(__name__)
 
-# Another process may hold the file for a moment. A request may meet one wait for reading and one for writing, its own
-# or behind another thread; together they stay below the half second that an answer may wait for the store.
+# Another process may hold the file for a moment. A request may meet one wait for reading and one for writing; together
+# they stay below the half second that an answer may wait for the store.
 _BUSY_SECONDS = 0.2
+# Between two tries to begin a transaction: others are over in a millisecond, unless their process hangs.
+_FIRST_TRY_SECONDS = 0.001
+_LONGEST_TRY_SECONDS = 0.02
 # SQLite copies the log into the file at this many pages (of 4 kB), and truncates the log to this many bytes. A smaller
 # one would wait for the disk more often: at 250 pages every thirty turns, and a turn took a quarter more of CPU.
 _LOG_PAGES = 1000
@@ -101,8 +105,6 @@ class Database:
         self._read_lock = threading.RLock() if self._is_file else self._lock
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        # How long the writer waits for another process.
-        self._wait = _BUSY_SECONDS
         # Of the file that is open, and of its log.
         self._inode: _Inode = None
         self._log_inode: _Inode = None
@@ -118,7 +120,7 @@ class Database:
     def transaction(self, *, is_retry: bool = False, wait: float | None = None) -> "Transaction":
         """The connection in a transaction, with `is_retry` despite a known fault. Raises Unusable for a fault.
 
-        It waits for another process as long as any call may, or for `wait` seconds.
+        It waits for another process as long as any call may, or for `wait` seconds, without holding up other threads.
         """
         return Transaction(self, is_retry, _BUSY_SECONDS if wait is None else wait)
 
@@ -276,13 +278,15 @@ class Database:
             writer.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
             if is_empty:
                 self._schema.create(writer)
+            # From here on a transaction waits by itself, without the lock.
+            writer.execute("PRAGMA busy_timeout=0")
             reader = _connect(self._file, _BUSY_SECONDS) if self._is_file else writer
         except BaseException:
             writer.close()
             raise
         # Should it ever write, it waits for the disk no longer than the writer.
         self._set_durability(reader)
-        self._writer, self._reader, self._wait, self._read_fault = writer, reader, _BUSY_SECONDS, None
+        self._writer, self._reader, self._read_fault = writer, reader, None
         if self._is_file:
             self._inode, self._log_inode = _inode(self._file), _inode(self._file + "-wal", may_be_empty=True)
 
@@ -364,6 +368,15 @@ class Transaction:
         self._wait = wait
 
     def __enter__(self) -> sqlite3.Connection:
+        delay, until = _FIRST_TRY_SECONDS, None
+        while (connection := self._try_to_begin(may_wait=until is None or time.monotonic() < until)) is None:
+            until = time.monotonic() + self._wait if until is None else until
+            time.sleep(delay)
+            delay = min(2 * delay, _LONGEST_TRY_SECONDS)
+        return connection
+
+    def _try_to_begin(self, *, may_wait: bool) -> sqlite3.Connection | None:
+        """Begin, and keep the lock; None if another process holds the file, unless there is no time left to wait."""
         database = self._database
         self._raise_known_fault()
         database._lock.acquire()
@@ -374,13 +387,13 @@ class Transaction:
             self._connection = connection
             try:
                 database._check_unmoved()
-                if self._wait != database._wait:
-                    connection.execute(f"PRAGMA busy_timeout = {int(self._wait * 1000)}")
-                    database._wait = self._wait
                 connection.execute("BEGIN IMMEDIATE")
             except BaseException as error:
-                self._abort(error)
-                raise
+                if not may_wait or not isinstance(fault_of(error), Locked):
+                    self._abort(error)
+                    raise
+                database._lock.release()
+                return None
         except BaseException:
             database._lock.release()
             raise

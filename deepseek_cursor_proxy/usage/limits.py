@@ -173,22 +173,24 @@ class Limiter:
     # Reserving …
 
     def _reserve(self, admission: Admission, now: float) -> Refusal | None:
-        if self._outage_since is None:
-            try:
-                return self._store.reserve(admission.id, admission.holds, now)
-            except Unusable as fault:
-                self._begin_outage(fault, now)
-        with self._lock:
-            if self._outage_since is None or self._spare is None:
-                # It has just ended.
-                return self._store.reserve(admission.id, admission.holds, now)
-            has_budget = any(hold.counter.limit in BUDGETS for hold in admission.holds)
-            if has_budget and now - self._outage_since > GRACE_SECONDS:
-                raise Overloaded(
-                    "The proxy cannot count what this key has spent at the moment. The key is fine; try again soon.",
-                    retry_after=_RETRY_AFTER_SECONDS,
-                )
-            return LimitTables(self._spare).reserve(admission.id, admission.holds, now)
+        while True:
+            if self._outage_since is None:
+                try:
+                    return self._store.reserve(admission.id, admission.holds, now)
+                except Unusable as fault:
+                    self._begin_outage(fault, now)
+            with self._lock:
+                # Unless it has just ended.
+                if self._spare is not None and self._outage_since is not None:
+                    self._check_grace(admission, now - self._outage_since)
+                    return LimitTables(self._spare).reserve(admission.id, admission.holds, now)
+
+    def _check_grace(self, admission: Admission, seconds: float) -> None:
+        if seconds > GRACE_SECONDS and any(hold.counter.limit in BUDGETS for hold in admission.holds):
+            raise Overloaded(
+                "The proxy cannot count what this key has spent at the moment. The key is fine; try again soon.",
+                retry_after=_RETRY_AFTER_SECONDS,
+            )
 
     def _begin_outage(self, fault: Unusable, now: float) -> None:
         with self._lock:

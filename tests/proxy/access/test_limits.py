@@ -1,8 +1,13 @@
 """The limits of named keys over real sockets, on every API: refused before any call, settled before the last byte."""
 
 import os
+import sqlite3
+import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from unittest import mock
@@ -267,6 +272,27 @@ class TestConcurrency(LimitsTestCase):
             self.assertEqual(429, self.ask(proxy).status)
         wait_until(lambda: self.used(proxy, "concurrent") == Used())
         self.assertEqual(200, self.ask(proxy).status)
+
+
+class TestLockedFile(LimitsTestCase):
+    def test_a_locked_file_delays_requests_with_limits_once_and_others_hardly(self) -> None:
+        path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
+        keys: Any = {"ann": {"key": ANN, "usd_per_day": 5}, "ben": {"key": BEN}}
+        proxy = self.limited(ReasoningStore(path), keys=keys)
+        ends: list[tuple[str, float]] = []
+        with closing(sqlite3.connect(path, isolation_level=None)) as locker:
+            locker.execute("BEGIN IMMEDIATE")
+            started = time.monotonic()
+
+            def ask(key: str) -> None:
+                self.assertEqual(200, self.ask(proxy, key=key).status)
+                ends.append((key, time.monotonic() - started))
+
+            run_at_once(ask, [ANN] * 20 + [BEN] * 5)
+        self.assertEqual(25, len(ends))
+        # One after the other they took 42 seconds.
+        self.assertLess(max(seconds for _, seconds in ends), 8)
+        self.assertEqual({BEN}, {key for key, _ in sorted(ends, key=lambda end: end[1])[:5]})
 
 
 class TestModels(LimitsTestCase):

@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 import unittest
 from contextlib import closing
@@ -189,6 +190,28 @@ class TestFaults(StoreFileTestCase):
         self.opened.confirm()
         insert(self.opened)
         self.assertEqual(2, count(self.opened))
+
+    def test_a_thread_that_waits_long_for_a_locked_file_holds_up_no_other(self) -> None:
+        other = self.lock()
+        waits, has_begun = threading.Event(), threading.Event()
+        tries: Any = self.opened._check_unmoved
+
+        def check() -> None:
+            waits.set()
+            tries()
+
+        def wait() -> None:
+            with self.opened.transaction(is_retry=True, wait=PATIENCE):
+                has_begun.set()
+
+        with mock.patch.object(self.opened, "_check_unmoved", check):
+            in_background(self, wait)
+            self.assertTrue(waits.wait(PATIENCE))
+            with self.assertRaises(Locked):
+                insert(self.opened)
+            self.assertFalse(has_begun.is_set())
+            other.execute("ROLLBACK")
+            self.assertTrue(has_begun.wait(PATIENCE))
 
     def test_a_call_that_knows_the_fault_does_not_wait_for_the_thread_that_opens_the_file(self) -> None:
         self.lock()

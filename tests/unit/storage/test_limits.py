@@ -2,9 +2,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from unittest import mock
 
-from deepseek_cursor_proxy.storage import database
+from deepseek_cursor_proxy.storage import database, limits
 from deepseek_cursor_proxy.storage.faults import Locked
 from deepseek_cursor_proxy.storage.limits import (
     LEASE_SECONDS,
@@ -131,6 +132,25 @@ class TestLimitTables(DatabaseTestCase):
             timer.start()
             self.assertIsNone(self.reserve("1", Hold(DAY, 10, 100)))
             timer.join()
+
+    def test_requests_wait_for_a_locked_file_at_the_same_time(self) -> None:
+        self.lock("BEGIN IMMEDIATE")
+        faults: list[Exception] = []
+
+        def reserve(number: int) -> None:
+            try:
+                self.reserve(str(number), Hold(DAY, 10, 100))
+            except Locked as fault:
+                faults.append(fault)
+
+        started = time.monotonic()
+        run_at_once(reserve, range(20))
+        self.assertEqual(20, len(faults))
+        # One after the other they take 16 seconds.
+        self.assertLess(time.monotonic() - started, 5 * limits._LOCK_SECONDS)
+
+    def test_a_request_that_waits_to_reserve_and_to_settle_is_delayed_by_two_seconds_at_most(self) -> None:
+        self.assertLess(2 * limits._LOCK_SECONDS + database._BUSY_SECONDS, 2)
 
     def test_two_processes_never_pass_a_limit(self) -> None:
         command = [sys.executable, "-c", _RESERVE_AND_SETTLE, str(self.path), str(self.now)]

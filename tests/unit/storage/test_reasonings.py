@@ -500,13 +500,14 @@ class TestFaults(StoreTestCase):
         store = self.store(self.path)
         locker = self.lock()
         self.enterContext(mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 3600))
+        time = mock.Mock(sleep=mock.Mock(side_effect=lambda _: locker.execute("ROLLBACK")))
         with (
-            mock.patch.object(write_behind.time, "sleep", side_effect=lambda _: locker.execute("ROLLBACK")) as sleep,
+            mock.patch.object(write_behind, "time", time),
             self.assertLogs("deepseek_cursor_proxy", logging.WARNING),
         ):
             store.record([((key(1),), "kept")])
             store.close()
-        sleep.assert_called_once()
+        time.sleep.assert_called_once()
         self.assertEqual({key(1): ["kept"]}, self.store(self.path).find([key(1)]))
 
     def test_close_warns_about_reasonings_that_never_reached_the_file(self) -> None:
