@@ -123,16 +123,17 @@ def _limits_by_holder(services: "Proxy", now: float) -> dict[str, list[dict[str,
     if services.limiter is None:
         return {}
     # Only here: a proxy without named keys is smaller without.
-    from deepseek_cursor_proxy.usage.limits import BILLION, BUDGETS, counters
+    from deepseek_cursor_proxy.usage.limits import BILLION, BUDGETS, counted, counters
 
     holders: list[NamedKey | KeyGroup] = [*services.config.groups.values(), *services.config.keys.values()]
     found = list(chain(*(counters(holder, now) for holder in holders)))
     used = services.limiter.usage([counter for counter, _ in found])
     limits: dict[str, list[dict[str, Any]]] = {}
-    for (counter, most), (spent, reserved) in zip(found, used, strict=True):
+    for (counter, most), each in zip(found, used, strict=True):
+        spent, reserved = counted(counter.limit, each)
         is_money = counter.limit in BUDGETS
         unit = BILLION if is_money else 1
         kind = {"limit": counter.limit, "is_money": is_money, "resets_at": counter.resets or None}
-        figures = {"used": (spent + reserved) / unit, "reserved": reserved / unit, "most": most / unit}
+        figures = {"used": spent / unit, "reserved": reserved / unit, "most": most / unit}
         limits.setdefault(counter.holder, []).append({**kind, **figures})
     return limits

@@ -40,6 +40,10 @@ class Hold(NamedTuple):
     amount: int
     most: int
 
+    def fits(self, used: int) -> bool:
+        """Whether there is room beside this; a request that may cost more than a whole budget needs all of it."""
+        return not used or used + self.amount <= self.most
+
 
 class Spent(NamedTuple):
     """What a request did use of a counter."""
@@ -61,16 +65,12 @@ class Refusal(NamedTuple):
     """The first hold that has no room, and what other requests have used of its counter."""
 
     hold: Hold
-    used: int
+    used: Used
 
 
 class LimitStore(Protocol):
     def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
-        """Reserve all holds, or none and return the reason. A request that has its holds already keeps them.
-
-        A hold has room if `used + amount <= most`, or if nothing is used: else a request that may cost more than a
-        whole budget would never be served.
-        """
+        """Reserve all holds, or none and return the reason. A request that has its holds already keeps them."""
         ...
 
     def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
@@ -130,8 +130,8 @@ class LimitTables:
             if connection.execute(_IS_HELD, (request_id, now)).fetchone() is not None:
                 return None
             for hold in holds:
-                used = _used(connection, hold.counter, now).total
-                if used and used + hold.amount > hold.most:
+                used = _used(connection, hold.counter, now)
+                if not hold.fits(used.total):
                     return Refusal(hold, used)
             expires_at = now + LEASE_SECONDS
             connection.executemany(_HOLD, [(*counter, request_id, amount, expires_at) for counter, amount, _ in holds])

@@ -283,6 +283,11 @@ def counters(holder: Holder, now: float) -> list[tuple[Counter, int]]:
     return found
 
 
+def counted(limit: str, used: Used) -> Used:
+    """What is used for good, and what running requests have reserved but may not need: tokens and money alone."""
+    return used if limit in (*BUDGETS, "tokens_per_minute") else Used(used.total)
+
+
 def _resets(limit: str, now: float) -> int:
     """When the period of a limit ends; 0 if it has none."""
     if limit == "concurrent":
@@ -314,18 +319,29 @@ def _holds(holders: Sequence[Holder], estimate: Estimate, now: float) -> tuple[H
 
 
 def _refuse(refusal: Refusal, now: float) -> OverLimit:
-    """The error for a request without room, in words: which limit, how much is used, when it resets."""
-    (counter, amount, most), used = refusal
-    limit = counter.limit
-    text = f"The limit {limit} of {_person(counter.holder)} is reached: {_describe(limit, used, most)} used"
+    """The error for a request without room, in words: which limit, how much is used and reserved, when it resets."""
+    hold, used = refusal
+    (_, limit, resets), amount, most = hold
+    spent, reserved = counted(limit, used)
+    name, figures = f"The limit {limit} of {_person(hold.counter.holder)}", [f"{_describe(limit, spent, most)} used"]
     if limit == "concurrent":
-        return OverLimit(f"{text} by requests that run. Try again when one has ended.", retry_after=_SLOT_RETRY_SECONDS)
-    if used < most:
-        text += f", and this request may use {_describe(limit, amount)}"
-    text += f". It resets at {format_moment(counter.resets)}."
+        text = f"{name} is reached: {figures[0]} by requests that run. Try again when one has ended."
+        return OverLimit(text, retry_after=_SLOT_RETRY_SECONDS)
+    if reserved:
+        figures.append(f"{_describe(limit, reserved)} reserved by requests that run")
+    if used.total < most:
+        figures.append(f"this request may use {_describe(limit, amount)}")
+    if reserved and hold.fits(spent):
+        text = f"{name} has no room at the moment: {_enumerate(figures)}. Try again when one has ended."
+        return OverLimit(text, retry_after=_RETRY_AFTER_SECONDS)
+    text = f"{name} is reached: {_enumerate(figures)}. It resets at {format_moment(resets)}."
     if limit in BUDGETS:
         return OverBudget(f"{text} The owner of the proxy can raise it.")
-    return OverLimit(text, retry_after=max(1, math.ceil(counter.resets - now)))
+    return OverLimit(text, retry_after=max(1, math.ceil(resets - now)))
+
+
+def _enumerate(parts: Sequence[str]) -> str:
+    return ", and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def _person(holder: str) -> str:

@@ -58,7 +58,7 @@ class SharedLimits:
         for hold in holds:
             words += [*self._describe(hold.counter, now), b"%d" % hold.amount, b"%d" % hold.most]
         at, *used = self._numbers(RESERVE_LIMITS, words, 3)
-        return Refusal(holds[min(at, len(holds)) - 1], sum(used)) if at else None
+        return Refusal(holds[min(at, len(holds)) - 1], Used(*used)) if at else None
 
     def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
         words = [request_id.encode(), b"%d" % SETTLED_SECONDS]

@@ -45,15 +45,15 @@ class TestLimitTables(DatabaseTestCase):
     def test_a_request_without_room_is_refused_and_holds_nothing(self) -> None:
         self.reserve("1", Hold(GROUP, 70, 100))
         refusal = self.reserve("2", Hold(DAY, 31, 100), Hold(GROUP, 31, 100))
-        self.assertEqual(Refusal(Hold(GROUP, 31, 100), 70), refusal)
+        self.assertEqual(Refusal(Hold(GROUP, 31, 100), Used(0, 70)), refusal)
         self.assertEqual([Used(), Used(0, 70)], self.used(DAY, GROUP))
         self.assertIsNone(self.reserve("3", Hold(DAY, 30, 100), Hold(GROUP, 30, 100)))
 
     def test_a_request_larger_than_the_limit_is_served_only_when_nothing_is_used(self) -> None:
         self.assertIsNone(self.reserve("1", Hold(DAY, 500, 100)))
-        self.assertEqual(500, self.reserve("2", Hold(DAY, 500, 100)).used)
+        self.assertEqual(Used(0, 500), self.reserve("2", Hold(DAY, 500, 100)).used)
         self.limits.settle("1", (Spent(DAY, 1),), self.now)
-        self.assertEqual(1, self.reserve("3", Hold(DAY, 500, 100)).used)
+        self.assertEqual(Used(1, 0), self.reserve("3", Hold(DAY, 500, 100)).used)
 
     def test_a_request_is_settled_once(self) -> None:
         self.reserve("1", Hold(DAY, 40, 100))

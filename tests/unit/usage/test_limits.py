@@ -33,17 +33,49 @@ FACTS = RequestFacts(1, NOW, "chat")
 DOLLAR = BILLION
 
 
-# The limit of a key that has admitted a request of 4,500 tokens, and how another of 1,000 is refused.
-REFUSALS: tuple[tuple[dict[str, Any], str, type[ProxyError], int | None], ...] = (
+# The limit of a key, what requests have spent and what one that runs has reserved of it, in tokens, and how another of
+# 1,000 is refused.
+REFUSALS: tuple[tuple[dict[str, Any], int, int, str, type[ProxyError], int | None], ...] = (
     (
         {"usd_per_day": 0.005},
+        4500,
+        0,
         "usd_per_day of the key ann is reached: $0.0045 of $0.0050 used, and this request may use $0.0010. It resets "
         "at 2026-11-19 00:00 UTC. The owner of the proxy can raise it.",
         OverBudget,
         None,
     ),
     (
+        {"usd_per_day": 0.005},
+        4100,
+        500,
+        "usd_per_day of the key ann is reached: $0.0041 of $0.0050 used, $0.0005 reserved by requests that run, and "
+        "this request may use $0.0010. It resets at 2026-11-19 00:00 UTC. The owner of the proxy can raise it.",
+        OverBudget,
+        None,
+    ),
+    (
+        {"usd_per_day": 0.005},
+        4000,
+        500,
+        "usd_per_day of the key ann has no room at the moment: $0.0040 of $0.0050 used, $0.0005 reserved by requests "
+        "that run, and this request may use $0.0010. Try again when one has ended.",
+        OverLimit,
+        5,
+    ),
+    (
+        {"usd_per_day": 0.0005},
+        0,
+        9000,
+        "usd_per_day of the key ann has no room at the moment: $0.00 of $0.0005 used, and $0.0090 reserved by "
+        "requests that run. Try again when one has ended.",
+        OverLimit,
+        5,
+    ),
+    (
         {"usd_per_month": 0.0045},
+        4500,
+        0,
         "usd_per_month of the key ann is reached: $0.0045 of $0.0045 used. It resets at 2026-12-01 00:00 UTC. The "
         "owner of the proxy can raise it.",
         OverBudget,
@@ -51,19 +83,34 @@ REFUSALS: tuple[tuple[dict[str, Any], str, type[ProxyError], int | None], ...] =
     ),
     (
         {"requests_per_minute": 1},
+        0,
+        1,
         "requests_per_minute of the key ann is reached: 1 of 1 used. It resets at 2026-11-18 06:41 UTC.",
         OverLimit,
         40,
     ),
     (
         {"tokens_per_minute": 5000},
+        4500,
+        0,
         "tokens_per_minute of the key ann is reached: 4,500 of 5,000 used, and this request may use 1,000. It resets "
         "at 2026-11-18 06:41 UTC.",
         OverLimit,
         40,
     ),
     (
+        {"tokens_per_minute": 5000},
+        0,
+        4500,
+        "tokens_per_minute of the key ann has no room at the moment: 0 of 5,000 used, 4,500 reserved by requests that "
+        "run, and this request may use 1,000. Try again when one has ended.",
+        OverLimit,
+        5,
+    ),
+    (
         {"concurrent": 1},
+        0,
+        1,
         "concurrent of the key ann is reached: 1 of 1 used by requests that run. Try again when one has ended.",
         OverLimit,
         1,
@@ -175,19 +222,21 @@ class TestLimits(LimiterTest):
                 admission.settle(Tokens(0, 0, 0))
                 self.admit(ann, lab).settle(Tokens(0, 0, 0))
 
-    def test_a_refusal_names_the_limit_what_is_used_and_when_it_resets(self) -> None:
-        for fields, words, kind, wait in REFUSALS:
+    def test_a_refusal_names_the_limit_what_is_used_and_reserved_and_when_it_resets(self) -> None:
+        for fields, spent, reserved, words, kind, wait in REFUSALS:
             with self.subTest(words):
                 ann = key(**fields)
-                admission = self.admit(ann, found=estimate(500, 4000))
+                if spent:
+                    self.admit(ann).settle(Tokens(0, 0, spent))
+                if reserved:
+                    self.admit(ann, found=estimate(0, reserved))
                 error = self.refused(ann)
                 self.assertEqual((f"The limit {words}", kind, wait), (error.message, type(error), error.retry_after))
-                admission.settle(Tokens(0, 0, 0), 0)
-                self.execute("DELETE FROM limit_counters")
+                self.execute("DELETE FROM limit_counters", "DELETE FROM limit_holds")
 
     def test_a_budget_refuses_before_a_rate(self) -> None:
         ann = key(usd_per_day=0.001, requests_per_minute=1)
-        self.admit(ann)
+        self.admit(ann).settle(Tokens(0, 0, 1000))
         self.assertIsInstance(self.refused(ann), OverBudget)
 
     def test_periods_end_with_the_minute_the_day_and_the_month_of_utc(self) -> None:

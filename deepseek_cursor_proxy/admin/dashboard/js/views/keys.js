@@ -10,7 +10,7 @@ import { chip } from "../words.js";
 
 const REFRESH_MS = 10_000;
 const HOW = "access-key --new NAME --usd-per-day 5 makes one: a name, a key and limits of its own.";
-const NOTE = "Days and months are those of UTC. Figures include what running requests reserved; costs are estimates.";
+const NOTE = "Days and months are those of UTC. Costs are estimates. A running request reserves what it may use.";
 const WORDS = {
   usd_per_month: "This month",
   usd_per_day: "Today",
@@ -82,7 +82,7 @@ function row(holder, currency) {
   );
 }
 
-function limitRow({ limit, used, most, resets_at, is_money }) {
+function limitRow({ limit, used, reserved, most, resets_at, is_money }) {
   const share = most ? used / most : 0;
   const tone = share >= 1 ? "bad" : share >= NEARLY ? "warn" : "good";
   // A budget of dollars is read in cents.
@@ -90,7 +90,8 @@ function limitRow({ limit, used, most, resets_at, is_money }) {
   const write = is_money ? amount : format.compact;
   const bar = meter(`limit-meter ${tone}`, "limit");
   bar.set(share);
-  const left = most > used ? `${write(most - used)} left` : resets_at ? "used up" : "all in use";
+  const ofIt = reserved ? `, ${write(reserved)} of it reserved` : "";
+  const left = most > used ? `${write(most - used)} left${ofIt}` : resets_at ? "used up" : "all in use";
   const resets = resets_at ? `resets ${utc(resets_at, is_money)}` : "";
   return h(
     "div.limit",
