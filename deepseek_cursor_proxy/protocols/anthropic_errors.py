@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.errors import ModelNotAllowed, PriceUnknown, ProxyError
 
 # With this code the official packages send the whole chat themselves.
 THREADS = "thread_unsupported_request"
@@ -28,6 +28,9 @@ _FINAL = frozenset({400, 401, 402, 403, 404, 409, 413, 415, 422})
 def status(error: ProxyError) -> int:
     if error.status == 503 or error.code == "insufficient_system_resource":
         return 529
+    if isinstance(error, (ModelNotAllowed, PriceUnknown)):
+        # As Anthropic answers for such a model. Claude Code calls a 403 "Failed to authenticate", and the key is fine.
+        return 400
     return error.status if error.status < 500 else 500
 
 

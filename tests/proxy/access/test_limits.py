@@ -187,6 +187,10 @@ class TestBudgets(LimitsTestCase):
         proxy = self.limited(keys={"ann": {"key": ANN, "usd_per_day": 5}}, prices={})
         reply = self.ask(proxy, model=PASSED)
         self.assertEqual((403, "price_unknown"), (reply.status, reply.value["error"]["code"]))
+        proxy = self.limited(keys={"ann": {"key": ANN, "usd_per_day": 5}}, upstream_host="plain", prices={})
+        # Claude Code would call a 403 a failed authentication.
+        reply = self.ask(proxy, Way("messages", "messages"), model="some/model")
+        self.assertEqual((400, "invalid_request_error"), (reply.status, reply.value["error"]["type"]))
 
     def test_a_length_beyond_any_model_is_no_fault_of_the_proxy(self) -> None:
         proxy = self.ann(usd_per_day=0.5, tokens_per_minute=10)
@@ -300,13 +304,21 @@ class TestModels(LimitsTestCase):
         keys: Any = {"ann": {"key": ANN, "models": ["deepseek-fl*"]}}
         proxy = self.limited(keys=keys, models={"fast": "deepseek-flash", "best": "deepseek-v4-pro"}, passthrough={})
         for way in WAYS[:3]:
-            for model, status in (("fast", 200), ("deepseek-flash", 200), ("best", 403), ("deepseek-v4-pro", 403)):
+            for model, is_allowed in (
+                ("fast", True),
+                ("deepseek-flash", True),
+                ("best", False),
+                ("deepseek-v4-pro", False),
+            ):
                 with self.subTest(way.name, model=model):
                     reply = self.ask(proxy, way, model=model)
-                    self.assertEqual(status, reply.status)
-                    if status == 403:
+                    self.assertEqual(200 if is_allowed else 400 if way.api == "messages" else 403, reply.status)
+                    if not is_allowed:
+                        error = reply.value["error"]
                         words = "The key ann may not use deepseek-v4-pro; it may use deepseek-fl*."
-                        self.assertIn(words, reply.value["error"]["message"])
+                        self.assertIn(words, error["message"])
+                        kind = "invalid_request_error" if way.api == "messages" else "permission_error"
+                        self.assertEqual(kind, error["type"])
 
     def test_a_model_of_another_upstream_is_allowed_by_the_name_of_the_request(self) -> None:
         proxy = self.limited(keys={"ann": {"key": ANN, "models": ["deepseek-v4-pro"]}})
