@@ -230,6 +230,9 @@ def _without(value: Any, secret: str) -> Any:
 class ClientGone(Exception):
     """The client closed its connection; all work for it should stop."""
 
+    # Of the call that the upstream had got by then, and may charge for; None if it had got none.
+    connect_seconds: float | None = None
+
 
 class StartupError(Exception):
     """The process cannot start with these settings; the message is one line with the remedy."""

@@ -104,6 +104,7 @@ class GenerationEndpoint(Endpoint):
         key = model_resolver.passthrough_key(body.get("model"), self._services.config) if api is not None else None
         if api is None or key is None:
             return create(client._replace(body=body, memory=memory))
+        passthrough.check_names(raw)
         self._services.access.check_spender(client.caller)
         if (named := client.caller.named) is not None:
             self._report.admission = self._services.admit_passthrough(named, body, len(raw))

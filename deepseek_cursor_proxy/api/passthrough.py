@@ -6,6 +6,7 @@ restored, recorded or retried. Only status, Content-Type and Retry-After of the 
 removed from the response.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.deepseek import hosts
-from deepseek_cursor_proxy.errors import ClientGone, ProxyError, Unauthorized
+from deepseek_cursor_proxy.errors import BadRequest, ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.client_request import RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
@@ -29,6 +30,8 @@ from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
 # No character that could begin a second header.
 _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
+# The fields that limits, prices and the choice of the upstream depend on.
+_CHECKED_NAMES = frozenset({"model", "n", "max_tokens", "max_completion_tokens", "max_output_tokens"})
 # A longer line is sent before its end.
 _MAX_LINE_BYTES = 1024 * 1024
 _STREAMED = End(Result.PASSED_THROUGH, 200, "200")
@@ -72,6 +75,7 @@ def relay(
     try:
         slot = services.upstream.call_limits.of(setting).acquire(request.peer)
         response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
+        finish = partial(finish, may_cost=response.status < 400)
         # The key is the owner's: the client must not read it in the response.
         response.hide(credential)
         if wants_stream and response.status == 200:
@@ -83,14 +87,27 @@ def relay(
         finish(End(Result.PASSED_THROUGH, response.status, str(response.status)))
         return HttpReply(response.status, body, _headers(response))
     except BaseException as error:
+        if isinstance(error, ClientGone) and error.connect_seconds is not None:
+            finish = partial(finish, may_cost=True)
         finish(End.of(error))
         raise
 
 
-def _finish(report: RequestReport, host: str, end: End) -> None:
+def check_names(raw: bytes) -> None:
+    """Raise BadRequest for a body in which the upstream may read another model or length than this proxy has.
+
+    Of a name that stands twice some parsers take the first value, and some compare names without case.
+    """
+    names = [name for name, _ in json.loads(raw, object_pairs_hook=list)]
+    for name in names:
+        if (meant := name.casefold()) in _CHECKED_NAMES and (name != meant or names.count(name) > 1):
+            raise BadRequest(f"The body must have {meant} once, and in this spelling.", param=meant)
+
+
+def _finish(report: RequestReport, host: str, end: End, *, may_cost: bool = False) -> None:
     """Report how a passed-through request ended; only the first call counts."""
     if not report.has_ended:
-        report.end(PassedThrough(report.facts(), host, end, report.seconds))
+        report.end(PassedThrough(report.facts(), host, end, report.seconds, may_cost))
 
 
 def _headers(response: UpstreamResponse) -> Headers:

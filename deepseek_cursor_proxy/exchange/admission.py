@@ -6,6 +6,7 @@ the highest of the upstreams that serve the model. `usage/limits` reserves and s
 come here.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ _UNKNOWN_ANSWER = 4096
 _LONGEST_ANSWER = 10**6
 # Of JSON; the body of another upstream is not read.
 _BYTES_PER_TOKEN = 4
+# Of one request; OpenAI allows 128.
+_MOST_CHOICES = 1000
 _LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
@@ -35,7 +38,7 @@ def admit_chat(named: NamedKey, request: ChatRequest, proxy: "Proxy") -> Admissi
     _check_model(named, request.model)
 
     def estimate() -> Estimate:
-        output = _answer(request.params.get("max_tokens"), request.model, proxy)
+        output = _answer(request.params.get("max_tokens", 0), request.model, proxy)
         targets = proxy.upstreams.serving(request.model)
         models = [(target.model, target.upstream.may_be_deepseek) for target in targets]
         calls = request.choices
@@ -50,9 +53,10 @@ def admit_passthrough(named: NamedKey, body: Mapping[str, Any], size: int, proxy
     _check_model(named, model)
 
     def estimate() -> Estimate:
-        given = next((body[name] for name in _LENGTH_FIELDS if body.get(name) is not None), None)
-        output = _answer(given, model, proxy)
-        return Estimate(size // _BYTES_PER_TOKEN + 1, output, _price([(model, False)], proxy))
+        # Which of several lengths counts is the upstream's choice.
+        output = _answer(max(_number(body.get(name)) for name in _LENGTH_FIELDS), model, proxy)
+        choices = max(1, min(_number(body.get("n")), _MOST_CHOICES))
+        return Estimate(size // _BYTES_PER_TOKEN + 1, choices * output, _price([(model, False)], proxy))
 
     return _limiter(proxy).admit(named, proxy.config.groups.get(named.group), estimate)
 
@@ -73,10 +77,20 @@ def _check_model(named: NamedKey, model: str) -> None:
         )
 
 
-def _answer(max_tokens: object, model: str, proxy: "Proxy") -> int:
-    if type(max_tokens) is int and max_tokens > 0:
+def _answer(max_tokens: int, model: str, proxy: "Proxy") -> int:
+    if max_tokens > 0:
         return min(max_tokens, _LONGEST_ANSWER)
     return proxy.ledger.mean_output_tokens(model) or _UNKNOWN_ANSWER
+
+
+def _number(value: object) -> int:
+    """A number as any upstream may read it, also one with a fraction or written as text; 0 for anything else."""
+    try:
+        return math.ceil(float(value)) if isinstance(value, (int, float, str)) else 0
+    except OverflowError:
+        return _LONGEST_ANSWER
+    except ValueError:
+        return 0
 
 
 def _price(models: Sequence[tuple[str, bool]], proxy: "Proxy") -> Callable[[Tokens], int | None]:

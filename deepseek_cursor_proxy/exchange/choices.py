@@ -23,7 +23,16 @@ from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wait import Deadline, Wakeup, pause
-from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, COMPLETED, End, Event, Finished, Progress, Received
+from deepseek_cursor_proxy.observers.events import (
+    CLIENT_LEFT,
+    COMPLETED,
+    End,
+    Event,
+    Finished,
+    Progress,
+    Received,
+    Timing,
+)
 
 _Item = TypeVar("_Item")
 
@@ -220,15 +229,23 @@ class ChoicesExchange:
             usage = add_usage(usage, finished.usage or {})
         first = [finished.timing.first_delta for finished in self._finished if finished.timing.first_delta is not None]
         messages = [finished.message for finished in self._finished if finished.message is not None]
-        queued = [finished.timing.queue for finished in self._finished if finished.timing.queue is not None]
-        timing = decided.timing._replace(first_delta=min(first, default=None), queue=max(queued, default=None))
+        timings = [finished.timing for finished in self._finished]
+        queued = [timing.queue for timing in timings if timing.queue is not None]
+        connects = [timing.connect for timing in timings if timing.connect is not None]
+        # A choice that was called and has no usage cost something that is not known, and so did all together.
+        is_known = all(each.tokens is not None or each.timing.connect is None for each in self._finished)
         return decided._replace(
-            timing=timing._replace(total=max(finished.timing.total for finished in self._finished)),
+            timing=Timing(
+                max(timing.total for timing in timings),
+                min(first, default=None),
+                max(queued, default=None),
+                max(connects, default=None),
+            ),
             message=messages[0] if messages else None,
             other_messages=tuple(messages[1:]),
             usage=usage or None,
-            tokens=read_usage(usage) if usage else None,
-            cost=add_costs([finished.cost for finished in self._finished if finished.tokens is not None]),
+            tokens=read_usage(usage) if usage and is_known else None,
+            cost=add_costs([each.cost for each in self._finished if each.tokens is not None]) if is_known else None,
             retries=sum(finished.retries for finished in self._finished),
             retry_reasons=tuple(reason for finished in self._finished for reason in finished.retry_reasons),
             rerouted=tuple(name for finished in self._finished for name in finished.rerouted),

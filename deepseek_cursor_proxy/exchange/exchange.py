@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, join_s
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, add_usage, read_usage
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed
+from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.failover import CALL_ERRORS, Failover, Output
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
@@ -87,6 +87,8 @@ class Exchange:
         # The usage of an empty turn after which the request was sent again.
         self._discarded: Mapping[str, Any] | None = None
         self._end = CLIENT_LEFT
+        # Of a call that was sent, but not accepted by the time its client left.
+        self._connect_seconds: float | None = None
         report.emit(Received(report.number, request, client.body, report.body_bytes, report.key, self.progress))
 
     def _find(self, client: ClientRequest) -> tuple[FoundTurns, ChatTracker]:
@@ -249,6 +251,8 @@ class Exchange:
 
     def _fail(self, error: BaseException) -> None:
         self._end = End.of(error)
+        if isinstance(error, ClientGone):
+            self._connect_seconds = error.connect_seconds
         if isinstance(error, ProxyError):
             name_upstream(error, self._attempt.upstream.name)
             credential = self._attempt.credential
@@ -297,7 +301,7 @@ class Exchange:
         tokens = read_usage(usage) if usage is not None else None
         # A cached answer says nothing about DeepSeek's prefix cache.
         is_cached = attempt.is_cached
-        connect = attempt.response.connect_seconds if attempt.response is not None else None
+        connect = attempt.response.connect_seconds if attempt.response is not None else self._connect_seconds
         return Finished(
             facts=facts,
             end=self._end,

@@ -256,6 +256,8 @@ class PassedThrough(NamedTuple):
     host: str
     end: End
     seconds: float
+    # Whether the upstream may charge for it: it accepted the request, or had it when the client left.
+    may_cost: bool = False
 
 
 class Rerouted(NamedTuple):

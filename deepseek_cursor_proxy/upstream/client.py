@@ -14,7 +14,14 @@ import urllib.request
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.error_messages import read_refusal
-from deepseek_cursor_proxy.errors import ConnectionTimeout, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
+from deepseek_cursor_proxy.errors import (
+    ClientGone,
+    ConnectionTimeout,
+    ProxyError,
+    UpstreamDropped,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
@@ -129,7 +136,11 @@ class _PoolHandler(urllib.request.BaseHandler):
         try:
             connection.send(data, self._config.write_timeout, request.peer)
             answer = UpstreamResponse(connection, self._pool, self._config, request.peer, request.destination)
-            answer.read_head()
+            try:
+                answer.read_head()
+            except ClientGone as gone:
+                gone.connect_seconds = answer.connect_seconds
+                raise
         except BaseException:
             connection.close()
             raise

@@ -107,7 +107,7 @@ def _used_tokens(event: Terminal, estimate: Estimate) -> Tokens | None:
     nothing = Tokens(0, 0, 0)
     if isinstance(event, PassedThrough):
         # The answer of another upstream is not read.
-        return None if event.end.status < 400 or event.end.result is Result.CLIENT_LEFT else nothing
+        return None if event.may_cost else nothing
     if not isinstance(event, Finished) or event.is_cached:
         return nothing
     if event.tokens is not None:

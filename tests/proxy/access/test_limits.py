@@ -221,12 +221,105 @@ class TestBudgets(LimitsTestCase):
         self.assertEqual(200, self.ask(proxy).status)
         self.assertEqual([4096 * 1000, usual * 1000], [each.reserved for each in seen])
 
+    def test_another_upstream_may_use_the_greatest_length_and_every_choice_that_a_body_names(self) -> None:
+        for fields, tokens in (
+            ({}, 4096),
+            ({"max_tokens": 700}, 700),
+            ({"max_tokens": 1, "max_completion_tokens": 700}, 700),
+            ({"max_tokens": 700, "max_completion_tokens": 1}, 700),
+            ({"max_output_tokens": "700"}, 700),
+            ({"max_completion_tokens": " 7e2 "}, 700),
+            ({"max_tokens": 699.5}, 700),
+            ({"max_tokens": "1e999"}, 10**6),
+            ({"max_tokens": "many"}, 4096),
+            ({"max_tokens": 350, "n": 2}, 700),
+            ({"max_tokens": "350", "n": "2"}, 700),
+            ({"max_tokens": 700, "n": 0}, 700),
+        ):
+            with self.subTest(fields):
+                proxy = self.ann(usd_per_day=9)
+                self.other.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
+                self.assertEqual(200, self.ask(proxy, model=PASSED, **fields).status)
+                self.assertEqual(Used(tokens * 1000), self.used(proxy, "usd_per_day"))
+
+    def test_another_upstream_gets_no_name_that_it_may_read_as_another_model_or_length(self) -> None:
+        proxy = self.ann(models=[PASSED], usd_per_day=9)
+        whole = f'{{"model": "{PASSED}", "messages": [], "max_tokens": 5}}'
+        for pair in (
+            '"model": "gpt-9"',
+            '"Model": "gpt-9"',
+            '"mod\\u0065l": "gpt-9"',
+            '"MODEL": "gpt-9"',
+            '"max_tokens": 9000',
+            '"Max_Completion_Tokens": 9000',
+            '"max_to\u212aen\u017f": 9000',
+            '"N": 9',
+        ):
+            for data in (whole.replace("{", "{" + pair + ", "), whole.replace("}", ", " + pair + "}")):
+                with self.subTest(data):
+                    # A body whose model comes last and is another one does not get as far.
+                    reply = self.round_trip(proxy, request_bytes(data.encode(), key=ANN))
+                    self.assertIn(reply.status, (400, 403))
+        self.assertEqual(0, self.calls())
+
     def test_a_cached_answer_costs_nothing(self) -> None:
         proxy = self.ann(usd_per_day=1, requests_per_minute=9)
         self.assertEqual(200, self.ask(proxy, cache=True).status)
         spent = self.used(proxy, "usd_per_day")
         self.assertEqual("hit", self.ask(proxy, cache=True).headers["x-cache"])
         self.assertEqual((spent, Used(2)), (self.used(proxy, "usd_per_day"), self.used(proxy, "requests_per_minute")))
+
+
+class TestClientsThatLeave(LimitsTestCase):
+    def test_a_client_that_leaves_before_the_first_byte_pays_what_was_reserved(self) -> None:
+        for way in WAYS:
+            if way.name == "background":
+                continue
+            with self.subTest(way.name):
+                proxy = self.ann(usd_per_day=1)
+                for upstream in (self.fake, self.other):
+                    upstream.forget()
+                    upstream.answer(*[Raw(b"", then_stall=True)] * 2)
+                data = body(way.api, **{**way.fields, "max_tokens": 700})
+                choices = data.get("n", 1)
+                if way.api == "responses":
+                    data["max_output_tokens"] = data.pop("max_tokens")
+                with self.connect(proxy, request_bytes(data, path=PATHS[way.api], key=ANN)):
+                    wait_until(lambda choices=choices: self.calls() == choices)  # type: ignore[misc]
+                wait_until(lambda proxy=proxy: self.used(proxy, "usd_per_day").spent > 0)  # type: ignore[misc]
+                self.assertEqual(Used(choices * 700 * 1000), self.used(proxy, "usd_per_day"))
+                self.fake.forget()
+                self.other.forget()
+
+    def test_a_client_that_leaves_the_queue_pays_nothing(self) -> None:
+        proxy = self.limited(keys={"ann": {"key": ANN, "usd_per_day": 1}}, max_upstream_calls=1)
+        limits = proxy.server.services().upstream.call_limits
+        for model, name in (("deepseek-v4-pro", "deepseek-v4-pro"), (PASSED, f'[passthrough."{PASSED}"]')):
+            with self.subTest(model):
+                limit = limits.of(name)
+                while not limit.is_full:
+                    limit.acquire()
+                with self.connect(proxy, request_bytes(body("chat", model=model), key=ANN)):
+                    wait_until(lambda limit=limit: limit.queued_calls == 1)  # type: ignore[misc]
+                    self.assertLess(0, self.used(proxy, "usd_per_day").reserved)
+                wait_until(lambda: self.used(proxy, "usd_per_day") == Used())
+
+    def test_a_client_that_leaves_one_of_several_choices_pays_for_all(self) -> None:
+        proxy = self.ann(usd_per_day=1)
+        self.fake.answer(Answer(content="x"), Answer(content="y" * 900, piece=100, stall_after=9))
+        with self.connect(proxy, request_bytes(body("chat", n=2, stream=True), key=ANN)) as sock:
+            read_until(sock, b"yyy")
+            limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
+            wait_until(lambda: (len(self.fake.seen), limit.running_calls) == (2, 1))
+        wait_until(lambda: self.used(proxy, "usd_per_day").spent > 0)
+        self.assertLess(200 * 1000, self.used(proxy, "usd_per_day").spent)
+
+    def test_a_stream_of_another_upstream_that_breaks_is_paid_for(self) -> None:
+        proxy = self.ann(usd_per_day=1)
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        self.other.answer(Raw(head + b"a\r\ndata: {}\n\n\r\n"))
+        self.ask(proxy, model=PASSED, stream=True, max_tokens=700)
+        self.assertEqual(Used(700 * 1000), self.used(proxy, "usd_per_day"))
 
 
 class TestConcurrency(LimitsTestCase):

@@ -286,9 +286,9 @@ class TestLimits(LimiterTest):
             ("broken early", finished(end=failed), nothing),
             ("not accepted", finished(end=failed, timing=Timing(1.0)), nothing),
             ("refused", Refused(FACTS, "chat", End(Result.REFUSED, 400, ""), 1.0), nothing),
-            ("passed through", PassedThrough(FACTS, "x", End(Result.PASSED_THROUGH, 200, ""), 1.0), everything),
+            ("client left before it was sent", finished(end=CLIENT_LEFT, timing=Timing(1.0)), nothing),
+            ("passed through", PassedThrough(FACTS, "x", CLIENT_LEFT, 1.0, may_cost=True), everything),
             ("passed through, refused", PassedThrough(FACTS, "x", End(Result.PASSED_THROUGH, 400, ""), 1.0), nothing),
-            ("passed through, left", PassedThrough(FACTS, "x", CLIENT_LEFT, 1.0), everything),
         ):
             with self.subTest(name):
                 self.assert_counts(event, tokens)
