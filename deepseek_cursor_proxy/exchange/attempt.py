@@ -225,7 +225,7 @@ class Attempt:
         limit = self._services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
         started = time.monotonic()
         try:
-            return limit.acquire(self._client.peer)
+            return limit.acquire(self._client.peer, self._client.namespace)
         finally:
             self.queue_seconds = (self.queue_seconds or 0.0) + time.monotonic() - started
 

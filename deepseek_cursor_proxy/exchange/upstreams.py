@@ -334,7 +334,7 @@ class Upstreams:
         def rank(target: Target) -> tuple[bool, bool, bool, bool, int, float]:
             upstream, table = target.upstream, target.upstream.table
             assert table is not None
-            is_full = self._limits.of(upstream.limit_name(target.model)).is_full
+            is_full = not self._limits.of(upstream.limit_name(target.model)).has_room(chat.caller)
             drawn = _draw(chat.digest, upstream.name) / table.weight
             is_ready = upstream.is_ready_for(chat.kind(target.model))
             return not is_ready, not is_able(target), upstream.name != own, is_full, table.priority, drawn

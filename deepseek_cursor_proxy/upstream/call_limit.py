@@ -1,4 +1,8 @@
-"""The limit of calls at once: further ones wait in a queue, first come first served, for a bounded time.
+"""The limit of calls at once: further ones wait in a queue, for a bounded time.
+
+Callers have fair shares. For every eight slots that a caller has it leaves one free, so that no caller takes them all,
+and another still gets one when the calls of the first hang. A slot that becomes free goes to the caller that has the
+fewest, of these to the call that came first. The places in the queue are shared in the same way.
 
 A call acquires its slot before it takes a connection and releases it when its response is closed, so it holds the slot
 for exactly as long as it costs money upstream. If the client of a queued call leaves, the call leaves the queue at
@@ -7,7 +11,7 @@ once. Every model has its own limit, because DeepSeek counts the calls per model
 
 import contextlib
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.deepseek.model_names import model_for_limit
@@ -20,13 +24,16 @@ _MOST_LIMITS = 64
 # Each queued call holds two descriptors; more would only take them from the calls that run.
 _MOST_WAITING = 512
 _RETRY_AFTER_SECONDS = 2
+# Slots of a caller for each that it leaves free. Fewer would halve what one busy caller can use of 480.
+_SHARE = 8
 
 
 class Slot:
     """The right to one call. `release` may be called again, and by any thread."""
 
-    def __init__(self, limit: "CallLimit") -> None:
+    def __init__(self, limit: "CallLimit", caller: bytes) -> None:
         self.limit = limit
+        self.caller = caller
         self.is_released = False
 
     def release(self) -> None:
@@ -40,8 +47,11 @@ class CallLimit:
         self._limit = limit
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._queue: deque[_Waiter] = deque()
+        # Calls for whose callers there is no slot, oldest first.
+        self._queue: list[_Waiter] = []
         self.running_calls = 0
+        # The same by caller.
+        self._held: Counter[bytes] = Counter()
 
     @property
     def queued_calls(self) -> int:
@@ -52,35 +62,34 @@ class CallLimit:
         """Whether calls run or wait."""
         return bool(self.running_calls or self._queue)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether a call would have to wait."""
-        with self._lock:
-            return bool(self._queue) or self.running_calls >= self._limit
+    def has_room(self, caller: bytes = b"") -> bool:
+        """Whether a call of this caller would not have to wait."""
+        return _is_fair(self._limit - self.running_calls, self._held[caller])
 
-    def acquire(self, peer: Peer | None = None) -> Slot:
+    def acquire(self, peer: Peer | None = None, caller: bytes = b"") -> Slot:
         """Wait for a slot; QueueFull if that takes too long. Raises as `net.wait.pause` when the peer leaves."""
         with self._lock:
-            is_granted = not self._queue and self.running_calls < self._limit
-            self.running_calls += is_granted
+            # Whatever waits has no room.
+            if is_granted := self.has_room(caller):
+                self._count(caller, 1)
         if not is_granted:
-            self._wait(peer)
-        return Slot(self)
+            self._wait(peer, caller)
+        return Slot(self, caller)
 
     def release(self, slot: Slot) -> None:
         with self._lock:
-            self.running_calls -= 0 if slot.is_released else 1
-            slot.is_released = True
-            self._grant_slots()
+            if not slot.is_released:
+                slot.is_released = True
+                self._count(slot.caller, -1)
 
-    def _wait(self, peer: Peer | None) -> None:
+    def _wait(self, peer: Peer | None, caller: bytes) -> None:
         try:
-            waiter = _Waiter()
+            waiter = _Waiter(caller)
         except OSError:
             raise self._queue_full() from None
         with contextlib.closing(waiter.wakeup):
             with self._lock:
-                if len(self._queue) >= _MOST_WAITING:
+                if not _is_fair(_MOST_WAITING - len(self._queue), sum(each.caller == caller for each in self._queue)):
                     raise self._queue_full()
                 self._queue.append(waiter)
                 self._grant_slots()
@@ -94,21 +103,34 @@ class CallLimit:
     def _give_up(self, waiter: "_Waiter") -> None:
         with self._lock:
             if waiter.is_granted:
-                self.running_calls -= 1
+                self._count(waiter.caller, -1)
             else:
                 self._queue.remove(waiter)
+
+    def _count(self, caller: bytes, change: int) -> None:
+        """Count a call that begins or is over; one that is over leaves its slot to a call that waits."""
+        self.running_calls += change
+        self._held[caller] += change
+        if not self._held[caller]:
+            del self._held[caller]
+        if change < 0:
             self._grant_slots()
 
     def _grant_slots(self) -> None:
-        while self._queue and self.running_calls < self._limit:
-            waiter = self._queue.popleft()
-            self.running_calls += 1
+        while self._queue:
+            # The first of those whose callers have the fewest: if it has no room, none has.
+            waiter = min(self._queue, key=lambda each: self._held[each.caller])
+            if not self.has_room(waiter.caller):
+                return
+            self._queue.remove(waiter)
+            self._count(waiter.caller, 1)
             waiter.is_granted = True
             waiter.wakeup.set()
 
     def _queue_full(self) -> QueueFull:
         return QueueFull(
-            f"{self._limit} calls to this model are running already and none ended in time. Try again in a moment.",
+            f"Too many calls to this model are running already: {self._limit} slots are for all callers together, and "
+            "none became free for this one in time. Try again in a moment.",
             retry_after=_RETRY_AFTER_SECONDS,
         )
 
@@ -140,9 +162,15 @@ class CallLimits:
             return dict(self._limits)
 
 
+def _is_fair(free: int, own: int) -> bool:
+    """Whether a caller that has so many of the slots, or of the places in the queue, may take one that is free."""
+    return free > own // _SHARE
+
+
 class _Waiter:
     """A queued call. Its wake-up is set when it has its slot."""
 
-    def __init__(self) -> None:
+    def __init__(self, caller: bytes) -> None:
+        self.caller = caller
         self.is_granted = False
         self.wakeup = Wakeup()

@@ -129,7 +129,7 @@ def run_queue(callers: int, slots: int) -> QueueResult:
     may_release = [threading.Event() for _ in range(callers)]
 
     def call(number: int) -> None:
-        slot = limit.acquire()
+        slot = limit.acquire(caller=b"%d" % number)
         order.append(number)
         may_release[number].wait(_PATIENCE_SECONDS)
         slot.release()

@@ -196,11 +196,10 @@ class _Limits:
     def of(self, name: str) -> Any:
         return self
 
-    @property
-    def is_full(self) -> bool:
-        return False
+    def has_room(self, caller: bytes) -> bool:
+        return True
 
-    def acquire(self, peer: object = None) -> Slot:
+    def acquire(self, peer: object, caller: bytes) -> Slot:
         if self._world.faults[:1] == ["queue full"]:
             raise FAULTS[self._world.faults.pop(0)]()
         return self._limits.of(MODEL).acquire()

@@ -297,8 +297,8 @@ class TestClientsThatLeave(LimitsTestCase):
         for model, name in (("deepseek-v4-pro", "deepseek-v4-pro"), (PASSED, f'[passthrough."{PASSED}"]')):
             with self.subTest(model):
                 limit = limits.of(name)
-                while not limit.is_full:
-                    limit.acquire()
+                while limit.has_room(b"%d" % limit.running_calls):
+                    limit.acquire(caller=b"%d" % limit.running_calls)
                 with self.connect(proxy, request_bytes(body("chat", model=model), key=ANN)):
                     wait_until(lambda limit=limit: limit.queued_calls == 1)  # type: ignore[misc]
                     self.assertLess(0, self.used(proxy, "usd_per_day").reserved)
@@ -369,6 +369,23 @@ class TestConcurrency(LimitsTestCase):
             self.assertEqual(429, self.ask(proxy).status)
         wait_until(lambda: self.used(proxy, "concurrent") == Used())
         self.assertEqual(200, self.ask(proxy).status)
+
+
+class TestFairShares(LimitsTestCase):
+    def test_a_key_whose_streams_hang_does_not_take_every_slot(self) -> None:
+        keys: Any = {"ann": {"key": ANN}, "ben": {"key": BEN}}
+        for model, upstream, calls in (("deepseek-v4-pro", self.fake, 10), (PASSED, self.other, 2)):
+            with self.subTest(model):
+                # Flash has five times as many slots.
+                proxy = self.limited(keys=keys, max_upstream_calls=calls)
+                upstream.answer(*[Answer(content="xxx", stall_after=2)] * 9)
+                for _ in range(10):
+                    self.connect(proxy, request_bytes(body("chat", model=model, stream=True), key=ANN))
+                limits = proxy.server.services().upstream.call_limits
+                wait_until(lambda limits=limits: [each.queued_calls for each in limits.snapshot().values()] == [1])  # type: ignore[misc]
+                for _ in range(9):
+                    upstream.stalls.get(timeout=PATIENCE)
+                self.assertEqual(200, self.ask(proxy, key=BEN, model=model).status)
 
 
 class TestLockedFile(LimitsTestCase):

@@ -75,7 +75,7 @@ class TestCrowds(HostileTestCase):
     def test_waiting_streams_end_whole(self) -> None:
         count = width(60, 400)
         fake = self.enterContext(FakeDeepSeek(responder=lambda _: Answer(content="some words", piece=2, stall_after=3)))
-        proxy = self.proxy(upstream_base_url=fake.url, max_upstream_calls=count)
+        proxy = self.proxy(upstream_base_url=fake.url, max_upstream_calls=2 * count)
         before = threading.active_count()
         socks = self.open_crowd(proxy, count, request_bytes(STREAM))
         for _ in range(count):

@@ -29,7 +29,7 @@ class TestCallLimit(unittest.TestCase):
         with self.assertRaises(QueueFull) as caught:
             limit.acquire()
         self.assertEqual((429, 2), (caught.exception.status, caught.exception.retry_after))
-        self.assertIn("2 calls to this model are running already", caught.exception.message)
+        self.assertIn("Too many calls to this model are running already: 2 slots", caught.exception.message)
         first.release()
         limit.acquire()
         second.release()
@@ -81,6 +81,59 @@ class TestCallLimit(unittest.TestCase):
             thread.join()
         self.assertEqual(list(range(20)), order)
         self.assertEqual((0, 0), (limit.running_calls, len(limit._queue)))
+
+    def test_one_caller_leaves_a_slot_free_for_every_eight_that_it_has(self) -> None:
+        for slots, most in ((1, 1), (8, 8), (9, 8), (18, 16), (480, 427)):
+            with self.subTest(slots):
+                limit = CallLimit(slots, 0.0)
+                for _ in range(most):
+                    limit.acquire(caller=b"ann")
+                self.assertFalse(limit.has_room(b"ann"))
+                with self.assertRaises(QueueFull):
+                    limit.acquire(caller=b"ann")
+
+    def test_callers_that_come_later_share_what_is_left(self) -> None:
+        limit = CallLimit(480, 0.0)
+        held = []
+        for caller in (b"ann", b"ben", b"cy"):
+            held.append(0)
+            while limit.has_room(caller):
+                limit.acquire(caller=caller)
+                held[-1] += 1
+        self.assertEqual([427, 48, 5], held)
+
+    def test_a_free_slot_goes_to_the_caller_that_has_the_fewest(self) -> None:
+        limit = CallLimit(3, PATIENCE)
+        slots = [limit.acquire(caller=caller) for caller in (b"ann", b"ann", b"ben")]
+        order: list[bytes] = []
+
+        def call(caller: bytes) -> None:
+            limit.acquire(caller=caller)
+            order.append(caller)
+
+        for number, caller in enumerate((b"ann", b"ben", b"cy", b"ann")):
+            in_background(self, call, caller)
+            await_queue(limit, number + 1)
+        for count, slot in enumerate(slots):
+            slot.release()
+            wait_until(lambda count=count: len(order) == count + 1)  # type: ignore[misc]
+        # By the third turn Ann has one, and Ben none.
+        self.assertEqual([b"cy", b"ann", b"ben"], order)
+        for caller in order:
+            limit.release(Slot(limit, caller))
+
+    def test_one_caller_does_not_fill_the_queue(self) -> None:
+        limit = CallLimit(1, PATIENCE)
+        slot = limit.acquire(caller=b"cy")
+        with mock.patch.object(call_limit, "_MOST_WAITING", 9):
+            for number in range(8):
+                in_background(self, lambda: limit.acquire(caller=b"ann").release())
+                await_queue(limit, number + 1)
+            with self.assertRaises(QueueFull):
+                limit.acquire(caller=b"ann")
+            in_background(self, lambda: limit.acquire(caller=b"ben").release())
+            await_queue(limit, 9)
+        slot.release()
 
     def test_a_client_that_leaves_frees_its_place_in_the_queue(self) -> None:
         for name, system in systems().items():
