@@ -75,15 +75,11 @@ class _WaitingAnswers(WriteBehind[_Answer]):
 
 
 class _WaitingTotals(WriteBehind[CacheTotals]):
-    """The counts of each currency that are not written yet."""
+    """Counts that are not written yet. They are not added up: a part of the sum may be on its way to the file."""
 
+    # Some megabytes.
+    bound = 10_000
     keeps_refused = False
-
-    def keys(self, entry: CacheTotals) -> Collection[str]:
-        return [entry.currency]
-
-    def merge(self, new: CacheTotals, old: CacheTotals) -> CacheTotals:
-        return old.add(new)
 
 
 class CachedAnswers(Table[_Answer]):
@@ -151,7 +147,7 @@ class CachedAnswers(Table[_Answer]):
 
     def _count(self, more: CacheTotals) -> None:
         self._totals.add([more])
-        if sum(each.hits + each.misses for each in self._totals.entries()) >= _COUNTS_BETWEEN_WRITES:
+        if len(self._totals) >= _COUNTS_BETWEEN_WRITES:
             self._write_totals()
 
     def _write_totals(self) -> None:

@@ -1,3 +1,6 @@
+from typing import Any
+from unittest import mock
+
 from deepseek_cursor_proxy.storage import answers
 from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers, CacheTotals
 from deepseek_cursor_proxy.storage.faults import Unusable
@@ -68,6 +71,21 @@ class TestCachedAnswers(StoreTestCase):
         for _ in range(answers._COUNTS_BETWEEN_WRITES):
             self.store.count_hit(ANSWER)
         self.assertEqual([(answers._COUNTS_BETWEEN_WRITES,)], self.select("SELECT hits FROM cache_totals"))
+
+    def test_a_hit_that_is_counted_while_others_are_written_counts_all_once(self) -> None:
+        transaction, late = self.database.transaction, [ANSWER]
+
+        def count_meanwhile(**options: Any) -> Any:
+            while late:
+                self.store.count_hit(late.pop())
+            return transaction(**options)
+
+        for _ in range(5):
+            self.store.count_hit(ANSWER)
+        with mock.patch.object(self.database, "transaction", count_meanwhile):
+            self.store._write_totals()
+        self.restart()
+        self.assertEqual(6, self.store.stats("USD").totals.hits)
 
     def test_a_file_that_fails_costs_no_answer(self) -> None:
         self.database.close()
