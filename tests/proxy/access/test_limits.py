@@ -270,6 +270,30 @@ class TestBudgets(LimitsTestCase):
         self.assertEqual((spent, Used(2)), (self.used(proxy, "usd_per_day"), self.used(proxy, "requests_per_minute")))
 
 
+class TestGroups(LimitsTestCase):
+    def test_the_limits_of_a_group_hold_on_every_way_to_ask(self) -> None:
+        keys: Any = {"ann": {"key": ANN, "group": "lab"}, "ben": {"key": BEN, "group": "lab"}}
+        for way in WAYS:
+            with self.subTest(way.name):
+                proxy = self.limited(keys=keys, groups={"lab": {"requests_per_minute": 1}})
+                self.assertEqual([200, 429], [self.ask(proxy, way, key).status for key in (ANN, BEN)])
+
+    def test_the_highest_price_of_the_upstreams_is_reserved(self) -> None:
+        usd = {"deepseek-flash": 1, "deepseek-v4-pro": 9}
+        for models in (list(usd), list(usd)[::-1]):
+            with self.subTest(models):
+                tables: Any = {f"u{at}": {"base_url": self.fake.url, "models": {"m": m}} for at, m in enumerate(models)}
+                prices: Any = {model: {"miss": 0, "hit": 0, "output": price} for model, price in usd.items()}
+                proxy = self.limited(
+                    keys={"ann": {"key": ANN, "usd_per_day": 1}}, upstreams=tables, prices=prices, upstream_model="m"
+                )
+                self.fake.answer(Answer(content="x" * 9, piece=1, stall_after=3))
+                data = body("chat", model="m", max_tokens=100, stream=True)
+                with self.connect(proxy, request_bytes(data, key=ANN)) as sock:
+                    read_until(sock, b"data: ")
+                    self.assertEqual(900 * 1000, self.used(proxy, "usd_per_day").reserved)
+
+
 class TestClientsThatLeave(LimitsTestCase):
     def test_a_client_that_leaves_before_the_first_byte_pays_what_was_reserved(self) -> None:
         for way in WAYS:

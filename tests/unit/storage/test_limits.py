@@ -84,6 +84,40 @@ class TestLimitTables(DatabaseTestCase):
         self.limits.settle("1", (Spent(DAY, 40),), self.now)
         self.assertEqual([Used(40)], self.used(DAY))
 
+    def test_a_request_whose_reservation_lapsed_can_reserve_again(self) -> None:
+        self.reserve("1", Hold(SLOT, 1, 1))
+        self.now += LEASE_SECONDS
+        self.assertIsNone(self.reserve("1", Hold(SLOT, 1, 1)))
+        self.assertEqual([Used(0, 1)], self.used(SLOT))
+
+    def test_a_request_is_settled_once_also_after_a_pruning(self) -> None:
+        self.limits.settle("1", (Spent(DAY, 5),), self.now)
+        self.now += 3600
+        self.limits.settle("2", (), self.now)
+        self.assertIsNone(self.limits.settle("1", (Spent(DAY, 5),), self.now))
+
+    def test_a_counter_stays_for_requests_that_end_after_its_period(self) -> None:
+        self.limits.settle("1", (Spent(DAY, 5),), self.now)
+        self.now = DAY.resets + 1800
+        self.limits.settle("2", (), self.now)
+        self.assertEqual([12], self.limits.settle("3", (Spent(DAY, 7),), self.now))
+
+    def test_a_counter_without_a_period_is_not_pruned(self) -> None:
+        self.limits.settle("1", (Spent(SLOT, 5),), self.now)
+        self.now += 2 * SETTLED_SECONDS
+        self.limits.settle("2", (), self.now)
+        self.assertEqual([Used(5)], self.used(SLOT))
+
+    def test_old_rows_go_also_after_the_clock_was_ahead(self) -> None:
+        for name in ("1", "2", "3"):
+            self.limits.settle(name, (), self.now)
+        self.now += 365 * 24 * 3600
+        self.limits.settle("ahead", (), self.now)
+        self.now -= 363 * 24 * 3600
+        self.limits.settle("last", (), self.now)
+        left = {name for (name,) in self.select("SELECT request FROM settled_requests")}
+        self.assertEqual((3, {"ahead", "last"}), (len(left), left - {"1", "2", "3"}))
+
     def test_periods_count_apart(self) -> None:
         self.limits.settle("1", (Spent(DAY, 100),), self.now)
         self.assertIsNotNone(self.reserve("2", Hold(DAY, 1, 100)))

@@ -214,6 +214,17 @@ class TestLimits(LimiterTest):
         spent |= {"requests_per_minute": 1, "concurrent": 0}
         self.assertEqual({limit: Used(amount) for limit, amount in spent.items()}, self.used(ann))
 
+    def test_a_budget_that_is_used_up_refuses_free_models_as_well(self) -> None:
+        ann = key(usd_per_day=0.001)
+        self.admit(ann).settle(Tokens(0, 0, 1000))
+        self.assertIsInstance(self.refused(ann, found=estimate(0, 0)), OverBudget)
+
+    def test_what_is_known_of_periods_that_have_ended_is_forgotten(self) -> None:
+        for _ in range(9):
+            self.admit(key(requests_per_minute=1, usd_per_day=1)).settle(Tokens(0, 0, 1))
+            self.now += 60
+        self.assertLessEqual(len(self.limiter._spent), 2)
+
     def test_both_the_limits_of_the_key_and_of_its_group_hold(self) -> None:
         for ann, lab in ((key(concurrent=1), group(concurrent=2)), (key(concurrent=2), group(concurrent=1))):
             with self.subTest(ann.limits.concurrent):
@@ -337,6 +348,29 @@ class TestOutages(LimiterTest):
         begin, end = (call.args[0] % call.args[1:] for call in self.log.warning.call_args_list)
         self.assertIn("the limits of keys are kept by this process alone, by what it knows: the disk is full", begin)
         self.assertEqual("the limits of keys are counted as before; requests that ended meanwhile: 3", end)
+
+    def test_of_too_many_requests_that_end_in_an_outage_the_oldest_are_lost(self) -> None:
+        with mock.patch.object(limits, "_MOST_WAITING", 1):
+            self.limiter = limiter = Limiter(self.store, lambda: self.now)
+        self.addCleanup(limiter.close)
+        ann = key(usd_per_day=1)
+        admissions = [self.admit(ann) for _ in range(2)]
+        self.store.fault = Unusable("the disk is full")
+        admissions[0].settle(Tokens(0, 0, 700))
+        self.store.fault = None
+        settle, written = self.store.settle, list[str]()
+
+        def settle_another(name: str, *arguments: Any) -> Any:
+            written.append(name)
+            if len(written) == 1:
+                # While one is written, another ends and takes its place.
+                admissions[1].settle(Tokens(0, 0, 50))
+            return settle(name, *arguments)
+
+        with mock.patch.object(self.store, "settle", settle_another):
+            limiter._renew()
+        self.assertEqual([each.id for each in admissions], written)
+        self.assertEqual(Used(750_000), self.used(ann)["usd_per_day"])
 
     def test_a_request_that_ends_in_an_outage_counts_when_it_is_over(self) -> None:
         ann = key(usd_per_day=1)
