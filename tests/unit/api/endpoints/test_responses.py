@@ -3,7 +3,7 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.api.endpoints import stored_responses
+from deepseek_cursor_proxy.api.endpoints import responses
 from deepseek_cursor_proxy.conversation import CallPiece, Delta
 from tests.support.bad_requests import assert_named
 from tests.support.generated_answers import FUNCTION, MARK, writer
@@ -21,7 +21,7 @@ class TestCompleteItems(unittest.TestCase):
             *({"type": kind, "call_id": "a"} for kind in kinds.split()),
             {"type": "message", "role": "assistant", "content": "x", "id": "mine", "status": "incomplete"},
         ]
-        found = stored_responses.complete_items(given, MARK, 3)
+        found = responses.complete_items(given, MARK, 3)
         prefixes = ["msg", "rs", "fc", "fco", "ctc", "ctco"]
         expected = [f"{prefix}_{MARK}_i{number}" for number, prefix in enumerate(prefixes, 3)]
         self.assertEqual([*expected, "mine"], [item["id"] for item in found])
@@ -32,7 +32,7 @@ class TestCompleteItems(unittest.TestCase):
 
     def test_stored_items_of_unknown_kinds_stay_unchanged(self) -> None:
         for item in ({"type": "mcp_call", "server_label": "m"}, {"type": "", "x": 1}):
-            self.assertEqual([{**item, "id": f"msg_{MARK}_i0"}], stored_responses.complete_items([item], MARK))
+            self.assertEqual([{**item, "id": f"msg_{MARK}_i0"}], responses.complete_items([item], MARK))
 
 
 class TestPages(unittest.TestCase):
@@ -40,13 +40,13 @@ class TestPages(unittest.TestCase):
         data: list[Any] = []
         after, has_more = "", True
         while has_more and len(data) <= len(items):
-            page = stored_responses.page(items, query + after)
+            page = responses.page(items, query + after)
             data += page["data"]
             after, has_more = f"&after={page['last_id']}", page["has_more"]
         return data
 
     def test_a_page_has_twenty_items_the_latest_first(self) -> None:
-        found = stored_responses.page(ITEMS, "")
+        found = responses.page(ITEMS, "")
         self.assertEqual((ITEMS[:24:-1], True), (found["data"], found["has_more"]))
         self.assertEqual(("list", "msg_44", "msg_25"), (found["object"], found["first_id"], found["last_id"]))
 
@@ -62,16 +62,16 @@ class TestPages(unittest.TestCase):
             self.assertEqual(expected, "".join(item["id"] for item in data))
 
     def test_the_page_after_the_last_item_is_empty(self) -> None:
-        found = stored_responses.page(ITEMS, "after=msg_0")
+        found = responses.page(ITEMS, "after=msg_0")
         self.assertEqual(
             ([], None, None, False), tuple(found[name] for name in ("data", "first_id", "last_id", "has_more"))
         )
-        self.assertEqual([], stored_responses.page([], "")["data"])
+        self.assertEqual([], responses.page([], "")["data"])
 
     def test_a_bad_page_parameter_is_a_400_that_names_it(self) -> None:
         limits = [f"limit={each}" for each in ("0", "101", "-1", "x", "1e1", "%D9%A3")]
         rows = (("limit", *limits), ("order", "order=up"), ("after", "after=nobody"))
-        assert_named(self, lambda query: stored_responses.page(ITEMS, query), "", *rows)
+        assert_named(self, lambda query: responses.page(ITEMS, query), "", *rows)
 
 
 class TestReplay(unittest.TestCase):
@@ -85,11 +85,11 @@ class TestReplay(unittest.TestCase):
             ("stream=true&starting_after=0", 0),
             ("starting_after=12&stream=true", 12),
         ):
-            self.assertEqual(expected, stored_responses.starting_after(query), query)
+            self.assertEqual(expected, responses.starting_after(query), query)
 
     def test_a_starting_after_that_is_no_number_is_refused(self) -> None:
         queries = [f"stream=true&starting_after={given}" for given in ("x", "-2", "1.5", "9" * 16, "%D9%A3")]
-        assert_named(self, stored_responses.starting_after, "", ("starting_after", *queries))
+        assert_named(self, responses.starting_after, "", ("starting_after", *queries))
 
     def test_a_replay_may_begin_after_any_event(self) -> None:
         """Also where the text of an event looks like one."""
@@ -99,4 +99,4 @@ class TestReplay(unittest.TestCase):
         data = writing.begin() + writing.write(batch) + writing.end()
         whole = events(data)
         for number in range(-1, len(whole) + 2):
-            self.assertEqual(whole[number + 1 :], events(stored_responses.events_after(data, number)))
+            self.assertEqual(whole[number + 1 :], events(responses.events_after(data, number)))
