@@ -72,6 +72,12 @@ class TestJoinedCompletions(unittest.TestCase):
         found = joined(*choices, {**piece("stop"), "logprobs": None})["choices"][0]["logprobs"]
         self.assertEqual({"content": [{"token": "a"}, {"token": "b"}], "reasoning_content": None}, found)
 
+    def test_blocks_stay_blocks_with_the_text_between_them(self) -> None:
+        found, other = {"type": "search_result", "url": "u"}, {"type": "text", "text": "b"}
+        message = joined(piece(content="a"), piece(content=[found, other]), piece(content="c"), piece("stop"))
+        texts = [{"type": "text", "text": each} for each in ("a", "c")]
+        self.assertEqual([texts[0], found, other, texts[1]], message["choices"][0]["message"]["content"])
+
     def test_unknown_fields_survive(self) -> None:
         found = joined(piece(content="a", notes="x", marks=[1]), piece(notes="y", marks=[2], last=1), piece("stop"))
         message = found["choices"][0]["message"]
