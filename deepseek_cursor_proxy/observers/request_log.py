@@ -198,26 +198,12 @@ def make_record(event: events.Terminal) -> RequestRecord:
     if (prepared := event.prepared) is not None:
         dropped = tuple(map(_safe_name, prepared.request.dropped[:_MOST_NAMES]))
         turns, repairs, strip = prepared.count_turns(), prepared.repairs, _pack(prepared.turns[-_MOST_TURNS:])
+    finish_reason = _safe_name(event.finish_reason) if event.finish_reason is not None else None
+    repair = _short_repair(event.repair) if event.repair is not None else None
     return RequestRecord(
-        facts,
-        event.end.result,
-        event.end.status,
-        message,
-        event.timing,
-        event.upstream,
-        event.tokens,
-        event.cost,
-        _safe_name(event.finish_reason) if event.finish_reason is not None else None,
-        event.retries,
-        turns,
-        repairs,
-        event.divergence,
-        dropped,
-        strip,
-        event.retry_reasons,
-        event.rerouted,
-        event.is_cached,
-        _short_repair(event.repair) if event.repair is not None else None,
+        *(facts, event.end.result, event.end.status, message, event.timing, event.upstream, event.tokens, event.cost),
+        *(finish_reason, event.retries, turns, repairs, event.divergence, dropped, strip),
+        *(event.retry_reasons, event.rerouted, event.is_cached, repair),
     )
 
 

@@ -74,30 +74,16 @@ def parse(body: Json, config: ProxyConfig, memory: Chat = NO_CHAT, api: str = CH
     if cache is None and "nomyo" in body:
         nomyo = optional(body, "nomyo", dict, "an object") or {}
         cache = optional(nomyo, "cache", bool, "true or false", "nomyo.cache")
+    is_thinking = thinking and not rules.is_forced(tool_set.choice) and tool_set.server_choice is None
+    # An unknown effort, perhaps of a newer client, counts as none.
+    effort = rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort])
+    sent_names = tool_definitions.sent_names(tool_set.names)
     # In the order of the fields: with names it takes three times as long.
     return ChatRequest(
-        requested_model,
-        target,
-        messages,
-        tuple(tool_set.tools),
-        tool_set.choice,
-        stream,
-        include_usage,
-        choices or 1,
-        thinking and not rules.is_forced(tool_set.choice) and tool_set.server_choice is None,
-        # An unknown effort, perhaps of a newer client, counts as none.
-        rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort]),
-        params,
-        ChatName(cursor_chat or prompt_cache_key or ""),
-        tuple(sorted(dropped)),
-        frozenset(tool_set.custom),
-        tool_set.namespaces,
-        tool_definitions.sent_names(tool_set.names),
-        api,
-        tuple(tool_set.server),
-        tool_set.server_choice,
-        cache,
-        frozenset(tool_set.nested),
+        *(requested_model, target, messages, tuple(tool_set.tools), tool_set.choice, stream, include_usage),
+        *(choices or 1, is_thinking, effort, params, ChatName(cursor_chat or prompt_cache_key or "")),
+        *(tuple(sorted(dropped)), frozenset(tool_set.custom), tool_set.namespaces, sent_names, api),
+        *(tuple(tool_set.server), tool_set.server_choice, cache, frozenset(tool_set.nested)),
     )
 
 

@@ -142,17 +142,11 @@ def parse_options(body: Json) -> ResponseOptions:
     summary = optional_string(reasoning, "summary", "reasoning")
     items = _items(body.get("input"))
     compacts = bool(items) and items[-1].get("type") == _TRIGGER
+    previous = optional(body, "previous_response_id", str, "a string") or None
+    is_json = form.get("type") in ("json_object", "json_schema") and not compacts
     return ResponseOptions(
-        items=items[:-1] if compacts else items,
-        store=store,
-        background=background,
-        stream=_flag(body, "stream"),
-        previous=optional(body, "previous_response_id", str, "a string") or None,
-        sealed=_SEALED in include,
-        summary=None if summary == "none" else summary,
-        json=form.get("type") in ("json_object", "json_schema") and not compacts,
-        logprobs=_wants_logprobs(body),
-        compacts=compacts,
+        *(items[:-1] if compacts else items, store, background, _flag(body, "stream"), previous, _SEALED in include),
+        *(None if summary == "none" else summary, is_json, _wants_logprobs(body), compacts),
     )
 
 
