@@ -201,12 +201,13 @@ def _unseal(message: Any, opener: Opener) -> Any:
     if not isinstance(blocks, list):
         return message
     opened = {at: text for at, block in enumerate(blocks) if (text := _open_signature(block, opener)) is not None}
-    if not (stay := has_server_blocks(blocks)) and len(opened) > 1:
+    is_server_turn = has_server_blocks(blocks)
+    if len(opened) > 1 and not is_server_turn:
         # One reasoning was cut into several blocks.
         blocks = [block for at, block in enumerate(blocks) if at == min(opened) or at not in opened]
         opened = {min(opened): "".join(opened.values())}
     kept = [{"type": "thinking", "thinking": opened[at]} if at in opened else block for at, block in enumerate(blocks)]
-    kept = kept if stay else _join_texts(kept)
+    kept = kept if is_server_turn else _join_texts(kept)
     return {**message, "content": kept} if kept != message["content"] else message
 
 
