@@ -204,8 +204,9 @@ def _unseal(message: Any, opener: Opener) -> Any:
     is_server_turn = has_server_blocks(blocks)
     if len(opened) > 1 and not is_server_turn:
         # One reasoning was cut into several blocks.
-        blocks = [block for at, block in enumerate(blocks) if at == min(opened) or at not in opened]
-        opened = {min(opened): "".join(opened.values())}
+        first, reasoning = min(opened), "".join(opened.values())
+        blocks = [block for at, block in enumerate(blocks) if at == first or at not in opened]
+        opened = {first: reasoning}
     kept = [{"type": "thinking", "thinking": opened[at]} if at in opened else block for at, block in enumerate(blocks)]
     kept = kept if is_server_turn else _join_texts(kept)
     return {**message, "content": kept} if kept != message["content"] else message
@@ -223,12 +224,13 @@ def _join_texts(blocks: list[Any]) -> list[Any]:
     Thinking or a call cuts text in two, even in the middle of a line, and once a client has dropped that thinking
     nothing shows where.
     """
-    texts = [block for block in blocks if as_object(block).get("type") == "text" and isinstance(block.get("text"), str)]
+    fields = enumerate(map(as_object, blocks))
+    texts = [at for at, block in fields if block.get("type") == "text" and isinstance(block.get("text"), str)]
     if len(texts) < 2:
         return blocks
-    joined = {"type": "text", "text": "".join([block["text"] for block in texts])}
-    kept = [block for block in blocks if block is texts[0] or block not in texts]
-    return [joined if block is texts[0] else block for block in kept]
+    joined = {"type": "text", "text": "".join([blocks[at]["text"] for at in texts])}
+    later = set(texts[1:])
+    return [joined if at == texts[0] else block for at, block in enumerate(blocks) if at not in later]
 
 
 def _open_signature(block: Any, opener: Opener) -> str | None:

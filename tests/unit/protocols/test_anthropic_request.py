@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 import unittest
 from typing import Any
 
@@ -120,6 +121,15 @@ class TestThinking(unittest.TestCase):
             ([self.block("hm", signature="x"), *texts], "a b"),
         ):
             self.assertEqual(expected, read(user("q"), {"role": "assistant", "content": blocks})[1].content)
+
+    def test_an_answer_of_many_blocks_is_read_in_linear_time(self) -> None:
+        thinking = {"type": "thinking", "thinking": "", "signature": SEALER.seal("x")}
+        blocks = [{"type": "text", "text": "a"}, thinking] * 30_000
+        began = time.process_time()
+        _, turn, _ = read(user("q"), {"role": "assistant", "content": blocks}, user("q"))
+        # It takes a tenth of a second; quadratic time would be a minute.
+        self.assertLess(time.process_time() - began, 5)
+        self.assertEqual(("a" * 30_000, "x" * 30_000), (turn.content, turn.reasoning))
 
     def test_a_signature_opens_for_its_own_caller_only_even_from_a_cache(self) -> None:
         chat: list[Any] = []
