@@ -241,6 +241,11 @@ class TestChats(unittest.TestCase):
         self.assertIsNone(self.accept(TITLE, "xy"))
         self.assertEqual(seen(CHAT[:2]), self.found(CHAT))
 
+    def test_a_helper_that_reads_all_of_a_chat_does_not_take_its_place(self) -> None:
+        self.accept(CHAT)
+        self.accept((system("Summarise."), *CHAT[1:], NEXT[0], user("Sum it up.")), "")
+        self.assertEqual(seen(CHAT), self.found((*CHAT, *NEXT)))
+
     def test_agents_that_begin_alike_are_told_apart(self) -> None:
         ways = {tools: (*CHAT[:2], assistant(tools), user("go")) for tools in ("abc", "abd", "ac", "bd")}
         for tools, messages in ways.items():

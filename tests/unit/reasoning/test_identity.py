@@ -175,6 +175,11 @@ class TestTurnKeys(unittest.TestCase):
         split = keys_of((U, assistant("", (OTHER_ID, "b", "{}"))), 1)
         self.assertLess(set(split.call), set(both.call))
 
+    def test_a_near_key_has_all_questions_since_the_answer(self) -> None:
+        answer = assistant("An answer that is long enough.")
+        one, two = (keys_of((U, answer, user(first), U2, SAID), -1).near for first in ("Delete it.", "Keep it."))
+        self.assertNotEqual(one, two)
+
     def test_no_key_depends_on_the_clients_name_for_the_chat(self) -> None:
         """Clients name the chat in one shape of request and not in another."""
         names = (ChatName("chat-1", "Codex"), UNNAMED)
@@ -227,6 +232,14 @@ class TestGrownHistory(unittest.TestCase):
                 whole = (*whole[: rng.randrange(8, 40)], *_some_messages(rng, rng.randrange(20)))
                 grown = identity.identify(ME, whole, chat, memory)
                 self.assertEqual(_everything(identity.identify(ME, whole, chat)), _everything(grown))
+
+    def test_a_history_that_goes_on_leaves_the_one_before_as_it_was(self) -> None:
+        memory, calls = new_chat(), assistant("", (ID, "a", "{}"), (OTHER_ID, "b", "{}"))
+        history = (U, calls, result(ID))
+        before = identity.identify(ME, history, UNNAMED, memory)
+        identity.identify(ME, (*history, result(OTHER_ID)), UNNAMED, memory)
+        alone = identity.identify(ME, history).answer_keys(SAID)
+        self.assertEqual(alone.record_keys(), before.answer_keys(SAID).record_keys())
 
     def test_callers_and_chats_with_equal_histories_share_no_identity(self) -> None:
         whole = _some_messages(random.Random(2), 12)

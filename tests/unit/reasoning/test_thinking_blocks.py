@@ -124,3 +124,9 @@ class TestManyBlocks(unittest.TestCase):
                 found = thinking_blocks.find_blocks(before + (opening + inside) * width(800, 4000))
                 self.assertTrue(found)
                 self.assertLess(time.thread_time() - started, width(0.5, 5), (before, inside))
+
+    def test_many_openings_before_a_tag_that_closes_none_take_linear_time(self) -> None:
+        for form in FORMS:
+            started = time.thread_time()
+            self.assertEqual([], thinking_blocks.find_blocks("x" + ("\n\n" + form.opening) * 20_000 + form.end + "y"))
+            self.assertLess(time.thread_time() - started, 0.5)
