@@ -262,6 +262,22 @@ class TestBudgets(LimitsTestCase):
                     self.assertIn(reply.status, (400, 403))
         self.assertEqual(0, self.calls())
 
+    def test_a_prompt_counts_by_its_length_once_for_each_call(self) -> None:
+        proxy = self.ann(tokens_per_minute=10**6)
+        seen: list[int] = []
+
+        def respond(_: Any) -> Answer:
+            seen.append(self.used(proxy, "tokens_per_minute").reserved)
+            return Answer(content="hi")
+
+        self.fake._responder = self.other._responder = respond
+        for fields in ({}, {"n": 2}, {"model": PASSED}):
+            self.assertEqual(200, self.ask(proxy, text="word " * 800, max_tokens=100, **fields).status)
+        once, twice, _, passed = seen
+        self.assertEqual(2 * once, twice)
+        for reserved in (once, passed):
+            self.assertTrue(900 < reserved < 2000, reserved)
+
     def test_a_cached_answer_costs_nothing(self) -> None:
         proxy = self.ann(usd_per_day=1, requests_per_minute=9)
         self.assertEqual(200, self.ask(proxy, cache=True).status)

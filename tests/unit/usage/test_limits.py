@@ -5,7 +5,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.config.named_keys import KeyGroup, NamedKey, key_group, named_key
-from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, PriceUnknown, ProxyError
@@ -22,10 +22,11 @@ from deepseek_cursor_proxy.observers.events import (
     Timing,
 )
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.limits import Hold, LimitTables, Refusal, Spent, Used
+from deepseek_cursor_proxy.storage.limits import LEASE_SECONDS, Hold, LimitTables, Refusal, Spent, Used
 from deepseek_cursor_proxy.usage import limits
 from deepseek_cursor_proxy.usage.limits import BILLION, Admission, Estimate, Limiter, counters
 from tests.support.databases import DatabaseTestCase
+from tests.support.polling import PATIENCE, wait_until
 
 # 2026-11-18 06:40:20 UTC
 NOW = 1_794_984_020.0
@@ -286,13 +287,16 @@ class TestLimits(LimiterTest):
     def test_what_each_end_of_a_request_counts_as(self) -> None:
         failed = End(Result.FAILED, 502, "broken")
         text = Message("assistant", "x" * 80, reasoning="y" * 20)
+        call = Message("assistant", None, tool_calls=(ToolCall("1", "n" * 10, "a" * 90),))
         everything, nothing = 1000, 0
         for name, event, tokens in (
             ("with usage", finished(tokens=Tokens(1, 2, 3)), 6),
+            ("priced in yuan", finished(tokens=Tokens(1, 2, 3), cost=Cost(9.0, 0.0, 0.0, "CNY", "")), 6),
             ("cached", finished(is_cached=True, tokens=Tokens(1, 2, 3), cost=Cost(0.0, 0.0, 0.0, "USD", "")), nothing),
             ("client left early", finished(end=CLIENT_LEFT), everything),
             ("client left later", finished(end=CLIENT_LEFT, message=text), 100 + 30),
             ("without usage", finished(message=text), 130),
+            ("without usage, a call", finished(message=call), 130),
             ("broken", finished(end=failed, message=text), 130),
             ("broken early", finished(end=failed), nothing),
             ("not accepted", finished(end=failed, timing=Timing(1.0)), nothing),
@@ -325,6 +329,46 @@ class TestLimits(LimiterTest):
         self.admit(ann)
 
 
+class TestThread(DatabaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.enterContext(mock.patch.object(limits, "_SECONDS_BETWEEN_RENEWALS", 0.005))
+        self.enterContext(mock.patch.object(limits, "_log"))
+        self.store = BrokenStore(self.database)
+        self.now = NOW
+        self.limiter = Limiter(self.store, lambda: self.now)
+        self.addCleanup(self.limiter.close)
+
+    def test_the_lease_of_a_request_that_runs_is_renewed(self) -> None:
+        ann = key(concurrent=1)
+        self.assertIsNotNone(self.limiter.admit(ann, None, estimate))
+        self.now += 15
+        until = "SELECT min(expires_at) FROM limit_holds"
+        wait_until(lambda: self.select(until)[0][0] >= self.now + LEASE_SECONDS)
+
+    def test_an_outage_ends_by_itself_when_no_request_runs(self) -> None:
+        ann = key(usd_per_day=1)
+        admission = self.limiter.admit(ann, None, estimate)
+        assert admission is not None
+        self.store.fault = Unusable("the disk is full")
+        admission.settle(Tokens(0, 0, 700))
+        self.store.fault = None
+        counter = counters(ann, self.now)[0][0]
+        wait_until(lambda: list(self.limiter.usage([counter])) == [Used(700_000)])
+
+    def test_an_outage_ends_by_itself_though_the_request_that_met_it_was_refused(self) -> None:
+        ann = key(usd_per_day=0.001)
+        admission = self.limiter.admit(ann, None, estimate)
+        assert admission is not None
+        admission.settle(Tokens(0, 0, 1000))
+        self.assertTrue(self.limiter._task.wait(PATIENCE))
+        self.store.fault = Unusable("the disk is full")
+        with self.assertRaises(OverBudget):
+            self.limiter.admit(ann, None, estimate)
+        self.store.fault = None
+        wait_until(lambda: self.limiter._outage_since is None)
+
+
 class TestOutages(LimiterTest):
     def test_limits_hold_by_what_this_process_knows_and_budgets_for_half_a_minute(self) -> None:
         ann, ben = key(usd_per_day=0.005), key(concurrent=1)
@@ -341,7 +385,11 @@ class TestOutages(LimiterTest):
         self.assertIsInstance(self.refused(ben), OverLimit)
         self.limiter._renew()
         self.store.fault = None
+        spare = self.limiter._spare
+        assert spare is not None
         self.limiter._renew()
+        with self.assertRaises(Unusable):
+            spare.select("SELECT 1")
         self.assertEqual(Used(5_000_000), self.used(ann)["usd_per_day"])
         running.settle(Tokens(0, 0, 0))
         self.admit(ben)
