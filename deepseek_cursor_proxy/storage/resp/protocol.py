@@ -4,6 +4,7 @@ A reply is bounded in bytes, elements and depth. Past a bound, and for anything 
 ProtocolError, after which its connection is of no use. Nothing here knows of sockets.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -38,8 +39,9 @@ class ReplyError:
 
     @property
     def code(self) -> str:
-        """The first word, such as ERR, OOM or NOSCRIPT."""
-        return self.text.partition(" ")[0]
+        """The first word, such as ERR, OOM or NOSCRIPT; Redis 6.2 has it at the end if a command of a script failed."""
+        found = re.match(r"ERR Error running script .*: -(\w+)", self.text)
+        return found[1] if found else self.text.partition(" ")[0]
 
 
 def encode(commands: Iterable[Command]) -> bytes:

@@ -102,20 +102,19 @@ class Backlog(Table[BacklogEntry]):
         self._added = 0
 
     def __bool__(self) -> bool:
-        return self._has_rows or bool(self._waiting)
+        return self._has_rows
 
     def add(self, script: Script, key: bytes, arguments: Sequence[bytes]) -> None:
-        self._added += 1
-        self._has_rows = True
         self._waiting.write([BacklogEntry(NAMES[script], key, _pack(arguments))])
-        # Again: `oldest` may have read the file just before.
+        # Only now: `oldest` may have read the file just before.
+        self._added += 1
         self._has_rows = True
 
     def oldest(self) -> list[tuple[tuple[int, float], BacklogEntry]]:
         """The oldest entries, each with its number and time. Raises Unusable."""
         added = self._added
         entries = [(row[:2], BacklogEntry(*row[2:])) for row in self.database.select(_OLDEST, _BATCH, _BATCH_BYTES)]
-        if not entries and added == self._added:
+        if not entries and not self._waiting and added == self._added:
             self._has_rows = False
         return entries
 
@@ -171,10 +170,9 @@ class SharedState:
         """The reply of a script; None if the engine does not answer in time."""
         for _ in range(2 if self._is_verified else 0):
             try:
-                [reply] = self.engine.run_scripts([ScriptCall(script, key, arguments)], seconds)
+                return self.engine.run_scripts([ScriptCall(script, key, arguments)], seconds)[0]
             except EngineDown:
                 continue
-            return None if isinstance(reply, ReplyError) else reply
         return None
 
     def write(self, script: Script, key: bytes, arguments: Sequence[bytes]) -> Reply:
@@ -251,7 +249,8 @@ class SharedState:
         if count or self.stalled:
             _log.warning("%s has what waited for it: %d writes", self.address, count)
         self.stalled = ""
-        return True
+        # Something may still wait for the file.
+        return bool(self.refusal) or not self.backlog
 
     def _verify(self) -> None:
         """Compare the secret's check value, which the first instance writes. Raises EngineDown."""

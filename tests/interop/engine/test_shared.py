@@ -61,6 +61,7 @@ _ON_THE_STAND_IN = (
     "test_a_long_chat_is_looked_up_in_parts_that_the_engine_answers_in_time",
     "test_no_text_is_on_the_engine_in_clear",
     "test_an_engine_without_memory_gets_what_waits_when_it_has_some",
+    "test_a_write_that_the_engine_never_takes_is_in_the_file_alone",
     "test_no_write_overtakes_one_that_waits",
     "test_a_wrong_password_is_an_outage_and_is_never_shown",
     "test_an_instance_with_another_secret_says_so_and_shares_nothing",
@@ -98,7 +99,7 @@ def _on_a_cluster(case: type) -> type:
 
 _STORES = (
     *(test_reasonings.TestSharedReasonings, test_responses.TestSharedResponses, test_limits.TestSharedLimits),
-    *(test_state.TestOutages, test_state.TestSecret, test_state.TestDistantEngine),
+    *(test_state.TestOutages, test_state.TestSecret, test_state.TestDistantEngine, test_state.TestBacklog),
 )
 _PROXIES = (test_several_proxies.TestSeveralProxies, test_shared_limits.TestSharedLimits)
 _CLUSTERED = (_STORES[0], _STORES[2], _PROXIES[0])

@@ -179,7 +179,12 @@ class TestOutages(OutageCase):
     def test_replies_that_say_not_now_are_outages(self) -> None:
         codes = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOAUTH")
         # What a server says instead of NOAUTH to a long command, and to one connection too many.
-        whole = ("ERR Protocol error: unauthenticated multibulk length", "ERR max number of clients reached")
+        whole = [
+            "ERR Protocol error: unauthenticated multibulk length",
+            "ERR max number of clients reached",
+            # Redis 6.2, of a command in a script.
+            "ERR Error running script (call to f_0a9a51): @user_script:9: @user_script: 9: -READONLY You can't write.",
+        ]
         for refusal in (*(f"{code} so it is" for code in codes), *whole):
             with self.subTest(refusal):
                 self.server.refusal = refusal

@@ -122,7 +122,10 @@ class TestSharedResponses(EngineTestCase):
         self.assertEqual(("failed", "server_restarted"), (found.body["status"], found.body["error"]["code"]))
         mine = one.get(CALLERS[0], "resp_1")
         assert mine is not None
+        self.assertEqual("in_progress", mine.body["status"])
         self.assertTrue(one.update(CALLERS[0], stored(1)))
+        # One that is finished has no lease.
+        self.engine.advance(30)
         self.assertEqual(stored(1), two.get(CALLERS[0], "resp_1"))
 
     def test_changes_without_the_engine_reach_it_in_order(self) -> None:

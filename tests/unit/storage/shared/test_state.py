@@ -1,6 +1,7 @@
 import hashlib
+import itertools
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +11,18 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.resp import client
+from deepseek_cursor_proxy.storage.resp.address import EngineAddress
+from deepseek_cursor_proxy.storage.resp.client import Engine, ScriptCall
+from deepseek_cursor_proxy.storage.resp.protocol import EngineDown
 from deepseek_cursor_proxy.storage.shared import state
-from deepseek_cursor_proxy.storage.shared.state import SharedState
+from deepseek_cursor_proxy.storage.shared.scripts import SETTLE_LIMITS
+from deepseek_cursor_proxy.storage.shared.state import Backlog, BacklogEntry, SharedState
 from tests.support.polling import eventually, wait_until
 from tests.support.resp_commands import CommandError
-from tests.support.shared_engine import EngineTestCase, Instance
+from tests.support.resp_server import RespServer
+from tests.support.shared_engine import SECRET, EngineTestCase, Instance, key
 from tests.support.slow_relay import SlowRelay
 
 
@@ -88,20 +95,34 @@ class TestOutages(EngineTestCase):
 
     def test_an_engine_without_memory_gets_what_waits_when_it_has_some(self) -> None:
         one = self.instance()
-        with mock.patch.object(type(self.engine), "_do_evalsha", _refuse, create=True):
-            one.record("large", 1)
-            self.assertEqual({1: ["large"]}, one.find(1))
-            wait_until(lambda: one.state.stalled)
-            self.assertIn("OOM", one.state.fault)
-        one.wait_until_shared()
-        self.assertEqual(["large"], self.order())
-        self.assertEqual(["takes no writes", "has what waited"], [_between(line) for line in self.log])
+        self.wait_until_shared()
+        for number, code in enumerate(("OOM", "MISCONF", "NOREPLICAS", "NOPERM"), 1):
+            with self.subTest(code), refused(self.engine, f"{code} not now"):
+                self.log.clear()
+                one.record("large", number)
+                self.assertEqual({number: ["large"]}, one.find(number))
+                wait_until(lambda: one.state.stalled)
+                self.assertIn(code, one.state.fault)
+            one.wait_until_shared()
+            self.assertEqual({number: ["large"]}, self.instance(f"stranger {number}").find(number))
+            self.assertEqual(["takes no writes", "has what waited"], [_between(line) for line in self.log])
+
+    def test_a_write_that_the_engine_never_takes_is_in_the_file_alone(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        with refused(self.engine, "ERR never"):
+            self.assertFalse(one.shared.record(b"c" * 32, [((key(1),), b"lost")]))
+            self.assertTrue(one.record("kept", 2))
+        self.assertEqual(0, self.waiting())
+        self.assertIn("lost for the other proxies: ERR never", self.log[0])
 
     def test_no_write_overtakes_one_that_waits(self) -> None:
         one = self.instance()
         with mock.patch.object(one.state._catcher, "wake"):
-            with mock.patch.object(type(self.engine), "_do_evalsha", _refuse, create=True):
+            with refused(self.engine, "OOM command not allowed when used memory > 'maxmemory'."):
                 one.record("first", 1)
+            # A lookup that finds it missing there does not add it once more.
+            one.find(1)
             one.record("second", 1)
             self.assertEqual(2, self.waiting())
         one.state._catcher.wake()
@@ -219,6 +240,152 @@ class TestDistantEngine(EngineTestCase):
         self.assertEqual({1: ["alone"]}, self.instance("two").find(1))
 
 
+class TestBacklog(EngineTestCase):
+    """What waits in the file; a write goes there as long as anything does, so that none overtakes another."""
+
+    def backlog(self) -> Backlog:
+        instance = self.instance()
+        self.wait_until_shared()
+        backlog = Backlog(instance.reasonings.database)
+        self.addCleanup(backlog.close)
+        self.assertEqual([], backlog.oldest())
+        self.assertFalse(backlog)
+        return backlog
+
+    def add(self, backlog: Backlog, text: bytes = b"text") -> None:
+        backlog.add(SETTLE_LIMITS, b"key", [text])
+
+    def test_what_a_process_before_this_one_left_waits(self) -> None:
+        self.assertTrue(Backlog(self.backlog().database))
+
+    def test_what_is_added_while_the_file_is_read_waits(self) -> None:
+        backlog = self.backlog()
+        select, write = backlog.database.select, backlog._waiting.write
+
+        def add_after(*arguments: Any) -> list[Any]:
+            rows = select(*arguments)
+            self.add(backlog)
+            return rows
+
+        with mock.patch.object(backlog.database, "select", add_after):
+            self.assertEqual([], backlog.oldest())
+        self.assertTrue(backlog)
+        backlog.delete([number for number, _ in backlog.oldest()])
+        self.assertEqual([], backlog.oldest())
+
+        def read_before(entries: Sequence[BacklogEntry]) -> object:
+            self.assertEqual([], backlog.oldest())
+            return write(entries)
+
+        with mock.patch.object(backlog._waiting, "write", read_before):
+            self.add(backlog)
+        self.assertTrue(backlog)
+
+    def test_what_the_file_could_not_take_waits(self) -> None:
+        backlog = self.backlog()
+        with mock.patch.object(backlog.database, "transaction", side_effect=Unusable("it is full")):
+            self.add(backlog)
+            self.assertEqual([], backlog.oldest())
+            self.assertTrue(backlog)
+        # It follows when the file is opened again.
+        wait_until(backlog.oldest)
+
+    def test_a_row_whose_number_is_used_again_is_not_deleted(self) -> None:
+        backlog = self.backlog()
+        backlog.clock = itertools.count(1.0).__next__
+        self.add(backlog, b"first")
+        [first] = backlog.oldest()
+        # Another process on this file has written and deleted it.
+        backlog.delete([first[0]])
+        self.add(backlog, b"second")
+        self.assertEqual(first[0][0], backlog.oldest()[0][0][0])
+        backlog.delete([first[0]])
+        self.assertEqual(1, len(backlog.oldest()))
+
+    def test_the_oldest_are_few_enough_for_one_round_trip(self) -> None:
+        backlog = self.backlog()
+        for _ in range(5):
+            self.add(backlog, b"x" * 400_000)
+        self.assertEqual(3, len(backlog.oldest()))
+        while entries := backlog.oldest():
+            backlog.delete([number for number, _ in entries])
+        for _ in range(2):
+            self.add(backlog, b"x" * 3_000_000)
+        # One that is longer than that goes alone.
+        self.assertEqual(1, len(backlog.oldest()))
+
+    def test_a_file_that_is_locked_when_the_engine_comes_back_delays_the_rest(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        self.engine.stop()
+        with closing(sqlite3.connect(self.place / "one.sqlite3")) as other:
+            other.execute("BEGIN IMMEDIATE")
+            one.record("kept in memory", 1)
+            self.assertEqual(1, len(one.state.backlog._waiting))
+            self.engine.start()
+            wait_until(lambda: one.state._is_verified)
+            self.assertTrue(one.state.backlog)
+            other.rollback()
+        one.wait_until_shared()
+        self.assertEqual({1: ["kept in memory"]}, self.instance("two").find(1))
+
+    def test_nothing_is_written_or_read_before_the_secret_is_compared(self) -> None:
+        with mock.patch.object(SharedState, "_catch_up", return_value=True):
+            one = self.instance()
+            one.state.backlog._has_rows = False
+            one.record("early", 1)
+            self.assertIsNone(one.shared.find(b"c" * 32, [key(1)]))
+            self.assertEqual("it does not answer", one.state.fault)
+        self.assertEqual([], list(self.engine.run(b"SCAN", b"0")[1]))
+
+    def test_the_secret_is_compared_again_when_the_engine_is_back(self) -> None:
+        """It may be another engine by now."""
+        one = self.instance()
+        self.wait_until_shared()
+        with mock.patch.object(one.state._catcher, "wake"):
+            self.engine.stop()
+            wait_until(lambda: one.state.fault and not one.state.engine.is_available)
+            # Although a comparison that was under way has succeeded.
+            one.state._is_verified = True
+            self.assertEqual("it does not answer", one.state.fault)
+            self.engine.start()
+            wait_until(lambda: one.state.engine.is_available and len(self.log) == 2)
+            self.assertIsNone(one.shared.find(b"c" * 32, [key(1)]))
+
+    def test_what_waits_is_tried_again_unless_the_engine_says_when_it_is_back(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        with mock.patch.object(one.state.backlog, "oldest", side_effect=Unusable("it is locked")):
+            self.assertFalse(one.state._catch_up())
+        with mock.patch.object(one.state.engine, "run", side_effect=EngineDown("late")):
+            self.assertFalse(one.state._catch_up())
+        self.engine.stop()
+        wait_until(lambda: one.state.fault)
+        self.assertTrue(one.state._catch_up())
+
+    def test_a_long_write_has_more_time(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        call = ScriptCall(SETTLE_LIMITS, b"key", [b"x" * 8_000_000] * 2)
+        with mock.patch.object(one.state.engine, "run_scripts", return_value=[1]) as run:
+            one.state._run([call], 0.25)
+        self.assertGreater(run.call_args.args[1], 0.7)
+
+    def test_a_lookup_that_is_late_is_tried_once_more(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        one.record("late", 1)
+        run, calls = one.state.engine.run_scripts, itertools.count()
+
+        def late(*arguments: Any) -> Any:
+            if next(calls) % 2 == 0:
+                raise EngineDown("no reply in time")
+            return run(*arguments)
+
+        with mock.patch.object(one.state.engine, "run_scripts", late):
+            self.assertEqual([(key(1), b"late")], one.shared.find(b"c" * 32, [key(1)]))
+
+
 class TestSecret(EngineTestCase):
     def test_an_instance_with_another_secret_says_so_and_shares_nothing(self) -> None:
         self.instance("one").record("first", 1)
@@ -241,6 +408,25 @@ class TestSecret(EngineTestCase):
         for value in (self.engine.run(b"GET", bob), b"b" * 32, b""):
             self.engine.run(b"SET", ann, value)
             self.assertIsNone(one.state.keep_first("ann", b"a" * 32))
+
+    def test_what_waits_is_not_written_with_another_secret(self) -> None:
+        self.engine.stop()
+        one = self.instance("one")
+        one.record("waits", 1)
+        one.close()
+        self.engine.start()
+        self.instance("other", secret=b"x" * 32).wait_until_shared()
+        one = self.instance("one")
+        wait_until(lambda: one.state.refusal)
+        one.state._catcher.wait(30)
+        self.assertEqual(1, waiting(self.place / "one.sqlite3"))
+        self.assertEqual([b"dcp:check"], list(self.engine.run(b"SCAN", b"0")[1]))
+
+    def test_a_comparison_alone_writes_nothing(self) -> None:
+        engine = Engine(EngineAddress.parse(self.engine.url))
+        self.addCleanup(engine.close)
+        self.assertTrue(state.is_shared_with(engine, SECRET, may_write=False))
+        self.assertEqual([], list(self.engine.run(b"SCAN", b"0")[1]))
 
     def test_the_engine_never_has_the_secret(self) -> None:
         secret = hashlib.sha256(b"secret").digest()
@@ -271,8 +457,10 @@ def waiting(path: Path) -> int:
         return int(connection.execute("SELECT count(*) FROM backlog").fetchone()[0])
 
 
-def _refuse(*_: object) -> object:
-    raise CommandError("OOM command not allowed when used memory > 'maxmemory'.")
+def refused(engine: RespServer, text: str) -> Any:
+    """Have the stand-in refuse all scripts."""
+    error = mock.Mock(side_effect=CommandError(text))
+    return mock.patch.multiple(type(engine), _do_evalsha=error, _do_eval=error, create=True)
 
 
 def _between(line: str) -> str:
