@@ -131,9 +131,10 @@ class ToolUse(Block):
     def __init__(self) -> None:
         super().__init__({"type": "tool_use", "id": "", "name": "", "input": {}})
         self._arguments: list[str] = []
-        self._written = 0
+        self._written = self._checked_count = 0
         # The last character that is no blank.
         self._last = ""
+        self._was_whole = False
 
     @property
     def name(self) -> str:
@@ -153,7 +154,10 @@ class ToolUse(Block):
     @property
     def is_whole(self) -> bool:
         """Whether its arguments are a whole object; called only when something waits for it, as they may be long."""
-        return bool(self.name) and self._last == "}" and object_in(join_pieces(self._arguments)) is not None
+        if self._checked_count < len(self._arguments):
+            self._checked_count = len(self._arguments)
+            self._was_whole = self._last == "}" and object_in(join_pieces(self._arguments)) is not None
+        return self._was_whole and bool(self.name)
 
     def write_rest(self) -> bytes:
         """Write the arguments that came since the last time."""

@@ -154,6 +154,16 @@ class TestToolUseBlocks(unittest.TestCase):
             writing.write([call(0, "a", arguments, finish_reason="tool_calls")])
             self.assertEqual([{}], [block["input"] for block in writing.message()["content"]])
 
+    def test_a_long_text_after_a_broken_call_takes_linear_time(self) -> None:
+        writing = writer()
+        writing.write([call(0, "a", '{"text": "' + "x" * 1_000_000 + '"}}')])
+        began = time.process_time()
+        for _ in range(20_000):
+            writing.write([Delta(text="word ")])
+        writing.write([Delta(finish_reason="tool_calls")])
+        # It takes a fiftieth of that; the call once more for every word would be a minute.
+        self.assertLess(time.process_time() - began, 5)
+
     def test_two_long_interleaved_calls_take_linear_time(self) -> None:
         text = json.dumps({"text": "x}" * 50_000})
         deltas = [call(0, "a")]
