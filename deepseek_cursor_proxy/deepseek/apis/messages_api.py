@@ -15,16 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import (
-    CallPiece,
-    ChatRequest,
-    Delta,
-    Heartbeat,
-    Message,
-    ServerDelta,
-    ServerPiece,
-    unpack_items,
-)
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, Message, unpack_items
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.chat_api import new_call_id
@@ -33,15 +24,7 @@ from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.usage import count_of
-from deepseek_cursor_proxy.json_codec import (
-    as_list,
-    as_object,
-    as_text,
-    decode_upstream_json,
-    encode_json,
-    json_text,
-    object_in,
-)
+from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json, json_text, object_in
 
 Block = dict[str, Any]
 
@@ -216,10 +199,12 @@ def _thinking(text: str) -> Block:
 
 def _call(call: Mapping[str, Any]) -> Block:
     function = call["function"]
-    arguments = function["arguments"]
-    value = object_in(arguments) if arguments.strip() else {}
-    given = {"arguments": arguments} if value is None else value
-    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}
+    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": _input(function["arguments"])}
+
+
+def _input(text: str) -> dict[str, Any]:
+    value = object_in(text) if text.strip() else {}
+    return {"arguments": text} if value is None else value
 
 
 _FINISHES = {
@@ -306,16 +291,18 @@ class MessageStreamReader(EventReader):
             case "thinking":
                 deltas += _pieces(reasoning=fields.get("thinking"))
             case "text":
-                deltas += [Delta(server=ServerDelta(begins_text=True))] if self._has_text else []
+                deltas += [server_tools.BEGINS_TEXT] if self._has_text else []
                 self._has_text = True
-                deltas += _pieces(text=fields.get("text")) + _citations(as_list(fields.get("citations")))
+                deltas += _pieces(text=fields.get("text")) + server_tools.citation_deltas(
+                    as_list(fields.get("citations"))
+                )
             case "tool_use":
                 opened.call = self._calls
                 self._calls += 1
                 call_id = as_text(fields.get("id")) or new_call_id()
                 deltas.append(Delta(calls=(CallPiece(opened.call, call_id, as_text(fields.get("name"))),)))
             case "server_tool_use":
-                deltas.append(_server_piece(key, dict(fields), "in_progress"))
+                deltas.append(server_tools.item_delta(key, dict(fields), "in_progress"))
         return deltas
 
     def _add(self, opened: _OpenBlock, delta: Mapping[str, Any]) -> list[Delta]:
@@ -325,7 +312,7 @@ class MessageStreamReader(EventReader):
             case "text", "text_delta":
                 return _pieces(text=delta.get("text"))
             case "text", "citations_delta":
-                return _citations([delta.get("citation")])
+                return server_tools.citation_deltas([delta.get("citation")])
             case _, "input_json_delta" if text := as_text(delta.get("partial_json")):
                 opened.input.append(text)
                 return [] if opened.call is None else [Delta(calls=(CallPiece(opened.call, arguments=text),))]
@@ -342,7 +329,7 @@ class MessageStreamReader(EventReader):
                 if opened.input:
                     fields["input"] = _input("".join(opened.input))
                 self._searches += opened.kind == "web_search_tool_result" and isinstance(fields.get("content"), list)
-                deltas.append(_server_piece(key, fields, "completed"))
+                deltas.append(server_tools.item_delta(key, fields))
             elif not opened.input:
                 # There is no input, or the first event of the block had all of it, as some gateways send it.
                 given = fields.get("input") or {}
@@ -351,26 +338,10 @@ class MessageStreamReader(EventReader):
         return deltas
 
 
-def _input(text: str) -> Any:
-    try:
-        return decode_upstream_json(text)
-    except ValueError:
-        return {"arguments": text}
-
-
-def _server_piece(key: int, block: Mapping[str, Any], step: str) -> Delta:
-    return Delta(server=ServerDelta((ServerPiece(key, block, step),)))
-
-
 def _pieces(*, reasoning: object = None, text: object = None) -> list[Delta]:
     """A delta with the reasoning or text; no delta if that is empty or not a string."""
     delta = Delta(reasoning=as_text(reasoning) or None, text=as_text(text) or None)
     return [delta] if delta.reasoning or delta.text else []
-
-
-def _citations(values: Sequence[object]) -> list[Delta]:
-    citations = tuple(value for value in values if isinstance(value, dict) and value)
-    return [Delta(server=ServerDelta(citations=citations))] if citations else []
 
 
 def _finish(fields: Mapping[str, Any], counted: Mapping[str, Any] | None) -> Delta:

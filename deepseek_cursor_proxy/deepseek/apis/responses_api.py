@@ -14,16 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import (
-    CallPiece,
-    ChatRequest,
-    Delta,
-    Memo,
-    Message,
-    ServerDelta,
-    ServerPiece,
-    unpack_items,
-)
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Memo, Message, unpack_items
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.chat_api import new_call_id
@@ -206,9 +197,9 @@ class ResponseReader(EventReader):
                 if key in self._server_items or not _is_server_item(item):
                     return self._begin_call(key, item)
                 self._server_items[key] = item
-                return _piece(key, item, "in_progress")
+                return [server_tools.item_delta(key, item, "in_progress")]
             case "response.web_search_call.searching" if key in self._server_items and key not in self._whole:
-                return _piece(key, self._server_items[key], "searching")
+                return [server_tools.item_delta(key, self._server_items[key], "searching")]
             case "response.output_text.annotation.added":
                 return self._cite(key, [chunk.get("annotation")])
             case "response.function_call_arguments.delta":
@@ -265,9 +256,8 @@ class ResponseReader(EventReader):
                 return self._read_server_item(key, item)
 
     def _cite(self, key: int, annotations: Sequence[object]) -> list[Delta]:
-        citations = tuple(annotation for annotation in annotations if isinstance(annotation, dict))
         self._cited[key] = self._cited.get(key, 0) + len(annotations)
-        return [Delta(server=ServerDelta(citations=citations))] if citations else []
+        return server_tools.citation_deltas(annotations)
 
     def _read_reasoning(self, key: int, text: object, *, is_whole: bool = False) -> list[Delta]:
         return [Delta(reasoning=new)] if (new := self._unread(key, text, is_whole)) else []
@@ -304,16 +294,12 @@ class ResponseReader(EventReader):
         action = as_object(item.get("action")).get("type", "search")
         is_search = item["type"].endswith("web_search_call") and action == "search"
         self._searches += bool(is_search and item.get("status", "completed") == "completed")
-        return _piece(key, item, "completed")
+        return [server_tools.item_delta(key, item)]
 
 
 def _is_server_item(item: Mapping[str, Any]) -> bool:
     kind = item.get("type")
     return isinstance(kind, str) and server_tools.is_server_item(kind)
-
-
-def _piece(key: int, item: Mapping[str, Any], step: str) -> list[Delta]:
-    return [Delta(server=ServerDelta((ServerPiece(key, item, step),)))]
 
 
 def _with_logprobs(deltas: list[Delta], entries: object) -> list[Delta]:

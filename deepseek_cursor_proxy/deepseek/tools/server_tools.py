@@ -188,6 +188,21 @@ def fields_to_send(message: Message) -> dict[str, Any]:
     return fields
 
 
+# The text that follows is a block of its own.
+BEGINS_TEXT = Delta(server=ServerDelta(begins_text=True))
+
+
+def item_delta(key: int | str, item: Mapping[str, Any], step: str = "completed") -> Delta:
+    """A step of an item."""
+    return Delta(server=ServerDelta((ServerPiece(key, item, step),)))
+
+
+def citation_deltas(values: Sequence[object]) -> list[Delta]:
+    """Sources of the text that is open."""
+    citations = tuple(value for value in values if isinstance(value, dict) and value)
+    return [Delta(server=ServerDelta(citations=citations))] if citations else []
+
+
 class FieldFinder:
     """Marks the deltas of one answer that have fields of server tools. Used by one thread."""
 
