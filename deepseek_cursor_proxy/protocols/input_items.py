@@ -30,16 +30,7 @@ from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blan
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, object_at, optional, optional_string
-from deepseek_cursor_proxy.protocols.messages import (
-    MessageReader,
-    ParsedHistory,
-    arguments_text,
-    call_id,
-    join_parts,
-    read_content,
-    read_part,
-    text_part,
-)
+from deepseek_cursor_proxy.protocols import messages as chat_messages
 from deepseek_cursor_proxy.protocols.tools import NO_TOOLS, ToolNames, upstream_name, wrap_text
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -79,10 +70,10 @@ def read(
     memory: Chat = NO_CHAT,
     *,
     keep_server_items: bool = False,
-) -> ParsedHistory:
+) -> chat_messages.ParsedHistory:
     """The history of an `input`; tools in namespaces that `tools` does not name get their default names."""
     if isinstance(items, str):
-        return ParsedHistory((Message("user", items),))
+        return chat_messages.ParsedHistory((Message("user", items),))
     if not isinstance(items, list):
         raise bad_field(param, "a string or a list of items")
     lookup = memory.look_up(_PARSE, items, (keep_server_items, tools))
@@ -151,8 +142,8 @@ class _Turn:
             return join_pieces(texts)
         parts: list[Json] = []
         for message in self.messages:
-            parts += [text_part(message.content)] if isinstance(message.content, str) else message.content
-        return join_parts(parts)
+            parts += [chat_messages.text_part(message.content)] if isinstance(message.content, str) else message.content
+        return chat_messages.join_parts(parts)
 
 
 class _Reader:
@@ -161,7 +152,7 @@ class _Reader:
         self._keep_server_items = keep_server_items
         self._messages: list[Message] = []
         self._dropped: list[str] = []
-        self._chat = MessageReader()
+        self._chat = chat_messages.MessageReader()
         self._turn = _Turn()
 
     def copy(self) -> "_Reader":
@@ -182,22 +173,22 @@ class _Reader:
             self._turn.calls.append(self._call(item, kind, param))
         elif kind in _OUTPUT_KINDS:
             self._end_turn()
-            output = read_content(item.get("output"), f"{param}.output")
-            self._messages.append(Message("tool", output, tool_call_id=call_id(item, "call_id", param)))
+            output = chat_messages.read_content(item.get("output"), f"{param}.output")
+            self._messages.append(Message("tool", output, tool_call_id=chat_messages.call_id(item, "call_id", param)))
         elif self._keep_server_items and server_tools.is_server_item(kind):
             self._read_server_item(item)
         elif kind in _PART_KINDS:
             self._end_turn()
-            self._messages.append(Message("user", join_parts([read_part(item, param)])))
+            self._messages.append(Message("user", chat_messages.join_parts([chat_messages.read_part(item, param)])))
         elif kind != _TOOLS_KIND:
             if kind.endswith("_output"):
                 # The next turn follows a result, even a dropped one.
                 self._end_turn()
             self._dropped.append(f"input item {safe_text(kind, 60)}")
 
-    def history(self) -> ParsedHistory:
+    def history(self) -> chat_messages.ParsedHistory:
         self._end_turn()
-        return ParsedHistory(tuple(self._messages), (*self._dropped, *self._chat.dropped))
+        return chat_messages.ParsedHistory(tuple(self._messages), (*self._dropped, *self._chat.dropped))
 
     def _read_message(self, item: Json, param: str) -> None:
         messages = self._chat.read(item, param)
@@ -243,10 +234,10 @@ class _Reader:
         name = optional_string(item, "name", param) or ""
         if namespace := optional_string(item, "namespace", param):
             name = self._tools.upstream.get((namespace, name)) or upstream_name((namespace, name))
-        arguments = arguments_text(item.get("arguments"))
+        arguments = chat_messages.arguments_text(item.get("arguments"))
         if kind == "custom_tool_call":
             arguments = wrap_text(optional_string(item, "input", param) or "")
-        return ToolCall(call_id(item, "call_id", param), name, arguments)
+        return ToolCall(chat_messages.call_id(item, "call_id", param), name, arguments)
 
     def _end_turn(self) -> None:
         message = self._turn.message()
@@ -270,4 +261,4 @@ def _keep_parts(item: Json, messages: list[Message]) -> list[Message]:
     is_text = message.role == "user" and len(messages) == 1 and isinstance(message.content, str)
     if not is_text or not isinstance(parts, list) or len(parts) < 2:
         return messages
-    return [message._replace(content=tuple(read_part(part, "content") for part in parts))]
+    return [message._replace(content=tuple(chat_messages.read_part(part, "content") for part in parts))]
