@@ -304,7 +304,7 @@ class ChatTracker:
         """The tools of the last request, if leaving out all of them is what this one changes of its prompt."""
         now, last = self._outline, self._last
         # With only the first question in common it may as well be another chat.
-        if now.tools or last is None or last.outline.is_opening or is_forced(self._request.tool_choice):
+        if now.tools or last is None or last.outline.is_opening:
             return None
         known = self._chats.tools.get(self._chat)
         if known is None or known.digests != last.outline.tools:

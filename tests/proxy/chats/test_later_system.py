@@ -88,3 +88,9 @@ class TestLaterSystemMessages(SocketTestCase):
         self.assertEqual([], self.fake.refused)
         roles = [[message["role"] for message in payload["messages"]] for payload in self.fake.accepted]
         self.assertEqual([["user"], ["system", "user"], ["user", "assistant", "user"]], roles)
+
+    def test_a_system_prompt_that_was_sent_alone_is_one_again_before_a_question(self) -> None:
+        client = self.client(self.running, system="Lead. " * 5000)
+        for history in (client.messages, [*client.messages, QUESTION]):
+            self.assertEqual(200, client.post(history).status)
+        self.assertEqual(["system", "user"], [message["role"] for message in self.fake.accepted[-1]["messages"]])

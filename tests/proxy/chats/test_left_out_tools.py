@@ -56,6 +56,20 @@ class TestChats(SocketTestCase):
         self.assertEqual(2, len(self.ask(client)["tools"]))
         self.assertEqual(2, len(self.ask(client)["tools"]))
 
+    def test_the_tools_of_the_last_request_count(self) -> None:
+        client = self.chat()
+        client.tools = [tool("grep"), tool("find"), tool("open")]
+        client.ask("and with these?")
+        client.tools = []
+        self.assertEqual(3, len(self.ask(client)["tools"]))
+
+    def test_an_agent_does_not_get_the_tools_of_another_one_in_its_chat(self) -> None:
+        client = self.chat()
+        other = self.client(self.running, tools=[tool("find")], system="Another agent.")
+        for text in ("question", "Do something else."):
+            other.ask(text)
+        self.assertNotIn("find", str(self.ask(client).get("tools")))
+
     def test_nothing_is_put_back_where_the_prompt_is_another_anyway(self) -> None:
         def change(client: CursorClient) -> None:
             client.messages[1]["content"] = "another question"

@@ -5,7 +5,8 @@ import unittest
 from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.deepseek.model_names import can_see_images, claude_name, offered_models
+from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, UNKNOWN
+from deepseek_cursor_proxy.deepseek.model_names import can_see_images, claude_name, offered_models, takes_later_system
 from deepseek_cursor_proxy.deepseek.model_resolver import (
     ModelChoice,
     passthrough_key,
@@ -205,6 +206,13 @@ class TestNamesOfOtherHosts(unittest.TestCase):
         for name in ("deepseek-v4-pro", "deepseek/deepseek-v4-pro:free", "deepseek-ai/DeepSeek-V4-Pro"):
             self.assertFalse(can_see_images(name), name)
         self.assertTrue(can_see_images("deepseek/deepseek-v4-flash"))
+
+    def test_only_flash_at_deepseek_is_known_to_take_later_system_messages(self) -> None:
+        for model in ("deepseek-flash", "deepseek-v4-flash"):
+            self.assertTrue(takes_later_system(model, DEEPSEEK))
+            self.assertFalse(takes_later_system(model, UNKNOWN))
+        for model in ("deepseek-v4-pro", "deepseek-v5-pro"):
+            self.assertFalse(takes_later_system(model, DEEPSEEK))
 
 
 class TestUpstreamTables(unittest.TestCase):
