@@ -61,6 +61,11 @@ def setUpModule() -> None:
         raise unittest.SkipTest(f"{CODEX} does not run on {platform.platform()}: {done.stderr.strip()[-200:]}")
 
 
+def guide() -> str:
+    """The configuration that the page on clients has, for the model of these tests."""
+    return block("toml", 'model = "deepseek-flash"\nmodel_provider').replace("deepseek-flash", MODEL)
+
+
 class CodexCase(ClientCase):
     """The task: look around, change a file, look again; then a second question in the same session."""
 
@@ -101,7 +106,7 @@ class CodexCase(ClientCase):
 
     def codex(self, *arguments: str, config: str | None = None, may_fail: bool = False) -> str:
         assert self.proxy is not None
-        written = block("toml", f'model = "{MODEL}"\nmodel_provider') if config is None else config
+        written = guide() if config is None else config
         place = self.home / ".codex"
         place.mkdir(exist_ok=True)
         here = written.replace("http://127.0.0.1:9000/v1", f"{self.session}/v1" if self.session else self.proxy.url)
@@ -407,7 +412,7 @@ class CompactionTest(CodexCase):
 
     def test_codex_asks_for_a_summary_of_a_chat_that_deepseek_has_in_its_cache(self) -> None:
         self.start_proxy()
-        ours = self.SMALL + block("toml", f'model = "{MODEL}"\nmodel_provider')
+        ours = self.SMALL + guide()
         with self.assertLogs("deepseek_cursor_proxy.observers.console", "INFO") as logs:
             self.assertIn("All done.", self.codex("exec", *OPTIONS, "What is on my list?", config=ours))
         self.assertIn("of the chat put back", "\n".join(logs.output))
