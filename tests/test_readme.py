@@ -13,8 +13,7 @@ from pathlib import Path
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.api import clients
-from deepseek_cursor_proxy.cli import main, service
-from deepseek_cursor_proxy.cli.service import Launch
+from deepseek_cursor_proxy.cli import main
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, SECRET_VARIABLE
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
@@ -28,6 +27,7 @@ PACKAGE = ROOT / "deepseek_cursor_proxy"
 PATHS = (ROOT / "README.md", *sorted((ROOT / ".github").glob("*.md")), *sorted((ROOT / ".github/docs").glob("*.md")))
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PATHS}
 README, OPERATIONS = PAGES["README.md"], PAGES[".github/docs/operations.md"]
+CONTRIBUTING = PAGES[".github/CONTRIBUTING.md"]
 ALL = "\n".join(PAGES.values())
 
 PRINT_SETTINGS = "python -m tests.support.settings_table"
@@ -45,19 +45,12 @@ FOREIGN_FLAGS = {
     "--strict",
     "--effort",
     "--user",
-    "--now",
     "--provider",
     "--operator",
     "--read-only",
     "--tmpfs",
     "--rm",
 }
-
-
-def block(language: str, start: str) -> str:
-    """The one code block in that language that starts so, on whichever page."""
-    [found] = re.findall(rf"^```{language}\n({re.escape(start)}.*?)^```$", ALL, re.MULTILINE | re.DOTALL)
-    return str(found)
 
 
 def marked(page: str, mark: str) -> str:
@@ -124,27 +117,25 @@ class NamesTest(unittest.TestCase):
             self.assertEqual(0, ended.exception.code, words)
 
     def test_every_file_that_is_named_exists(self) -> None:
-        """Paths from the root or from the package, as the pages for contributors write them."""
-        for page in (".github/CONTRIBUTING.md", ".github/docs/development.md"):
-            for path in re.findall(r"`([\w.]+(?:/[\w.]+)*/(?:\w+\.\w+)?|\w+\.py)`", PAGES[page]):
-                with self.subTest(page=page, path=path):
-                    self.assertTrue((ROOT / path).exists() or (PACKAGE / path).exists())
+        """Paths from the root or from the package, as CONTRIBUTING writes them."""
+        for path in re.findall(r"`([\w.]+(?:/[\w.]+)*/(?:\w+\.\w+)?|\w+\.py)`", CONTRIBUTING):
+            with self.subTest(path):
+                self.assertTrue((ROOT / path).exists() or (PACKAGE / path).exists())
 
     def test_every_name_that_is_named_exists(self) -> None:
-        """Classes, functions and constants, as the pages for contributors write them."""
+        """Classes, functions and constants, as CONTRIBUTING writes them."""
         sources = (path for folder in (PACKAGE, ROOT / "tests") for path in folder.rglob("*.py"))
         known = set(re.findall(r"\w+", "\n".join(path.read_text(encoding="utf-8") for path in sources)))
-        for page in (".github/CONTRIBUTING.md", ".github/docs/development.md"):
-            named = set(re.findall(r"`([A-Z]\w+|\w*_\w+)`", PAGES[page])) - {"Manager"}
-            self.assertEqual(set(), named - known, page)
+        named = set(re.findall(r"`([A-Z]\w+|\w*_\w+)`", CONTRIBUTING)) - {"Manager"}
+        self.assertEqual(set(), named - known)
 
     def test_the_map_has_every_folder_and_file(self) -> None:
-        named = re.findall(r"^  ([a-z0-9_]+)[/.]", PAGES[".github/CONTRIBUTING.md"], re.MULTILINE)
+        named = re.findall(r"^  ([a-z0-9_]+)[/.]", CONTRIBUTING, re.MULTILINE)
         folders = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
         self.assertEqual({*folders, *(path.stem for path in PACKAGE.glob("*.py"))} - {"__init__"}, set(named))
 
     def test_the_map_has_a_folder_above_those_that_it_imports(self) -> None:
-        named = re.findall(r"^  ([a-z0-9_]+)/", PAGES[".github/CONTRIBUTING.md"], re.MULTILINE)
+        named = re.findall(r"^  ([a-z0-9_]+)/", CONTRIBUTING, re.MULTILINE)
         for folder, imported in DIRECTIONS.items():
             for other in {*imported.split()} & {*named}:
                 self.assertIn(other, named[named.index(folder) :] if folder in named else named, folder)
@@ -206,13 +197,3 @@ class LinksTest(unittest.TestCase):
         self.assertEqual(
             set(), PAGES.keys() - {path for page, path, _ in links() if page == "README.md"} - {"README.md"}
         )
-
-
-class ServicesTest(unittest.TestCase):
-    def test_the_texts_of_the_service_are_those_that_the_command_writes(self) -> None:
-        words = ("-m", "deepseek_cursor_proxy", "serve")
-        unit = service.systemd_unit(Launch("/usr/bin/python3", words, "/home/YOU/deepseek-cursor-proxy"))
-        self.assertEqual(unit, block("ini", "[Unit]"))
-        mac = Launch("/opt/homebrew/bin/python3", words, "/Users/YOU/deepseek-cursor-proxy")
-        agent = service.launchd_agent(mac, "/Users/YOU/Library/Logs/deepseek-cursor-proxy.log")
-        self.assertEqual(agent, block("xml", '<?xml version="1.0" encoding="UTF-8"?>'))

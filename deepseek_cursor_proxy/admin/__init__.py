@@ -6,7 +6,7 @@
     app             the table of paths, who may ask (key, Host and Origin), the headers of every reply, dashboard/
     metrics         what requests add up to, in Prometheus' format
     stats           /readyz, /api/stats, /metrics, /api/config
-    requests, usage, sessions    the rest of the JSON of /api; .github/docs/observing.md has the shapes
+    requests, usage, sessions    the rest of the JSON of /api
 
 `cli` imports `service` and `running`, `doctor` the latter; nothing else imports this folder. Code that
 embeds a DeepSeekProxyServer gets no second port.
