@@ -82,8 +82,8 @@ class TablesTest(unittest.TestCase):
         )
 
     def test_the_clients_table_is_the_one_the_proxy_uses(self) -> None:
-        rows = [f"| {each.name} | `{each.sign}` | {each.seen} | {each.why} |" for each in clients.AGENTS + clients.SDKS]
-        table = "\n".join(["| client | known by | seen in | why |", "|---|---|---|---|", *rows])
+        rows = [f"| {each.name} | `{each.sign}` |" for each in clients.AGENTS + clients.SDKS]
+        table = "\n".join(["| client | known by |", "|---|---|", *rows])
         self.assertTrue(marked("clients", "clients") == table, f".github/docs/clients.md should have:\n\n{table}\n")
 
     def test_the_prices_are_todays_and_pro_costs_three_to_seven_times_as_much(self) -> None:

@@ -28,44 +28,37 @@ class ListedClient(NamedTuple):
 
     name: str
     sign: str
-    # The version that was seen to send the sign; "source" where its source was read, not run.
-    seen: str
-    why: str
 
 
-_OWN_PLACE = "shows `reasoning_content` in a place of its own"
-_ACTS = "acts on the text of an answer"
-_EITHER = "many programs built on it act on the text"
-
+# Each with the version that was seen to send the sign; "source" where its source was read, not run.
 AGENTS = (
-    ListedClient("Qwen Code", "QwenCode/", "0.24.4", _OWN_PLACE),
-    ListedClient("opencode", "opencode/", "1.18.33", _OWN_PLACE),
-    ListedClient("Kilo Code", "Kilo-Code/", "7.8 (source)", _OWN_PLACE),
-    ListedClient("Roo Code", "RooCode/", "3.51 (source)", _OWN_PLACE),
-    ListedClient("Crush", "Charm-Crush/", "0.97 (source)", _OWN_PLACE),
-    ListedClient("Kimi CLI", "KimiCLI/", "1.40 (source)", _OWN_PLACE),
-    ListedClient("Droid", "factory-cli/", "0.232 (source)", _OWN_PLACE),
-    ListedClient("Zed", "Zed/", "0.2 (source)", _OWN_PLACE),
-    ListedClient("Pydantic AI", "pydantic-ai/", "2.31.1", _ACTS),
-    ListedClient("LiteLLM, and aider with `deepseek/…`", "litellm/", "1.106.2", _ACTS),
-    ListedClient("huggingface_hub, such as smolagents' InferenceClientModel", "hf_hub/", "1.33.0", _ACTS),
-    ListedClient("LangChain.js", "langchainjs-openai/", "1.5.13", _OWN_PLACE),
-    ListedClient("AI SDK", "ai/", "6.0.326", _OWN_PLACE),
-    ListedClient("AI SDK's providers, Cline", "ai-sdk/", "cline 3.0.65", _OWN_PLACE),
-    ListedClient("AI SDK's providers since AI SDK 7", "ai-sdk-provider-utils/", "5.0.79", _OWN_PLACE),
+    # They show `reasoning_content` in a place of their own.
+    ListedClient("Qwen Code", "QwenCode/"),  # 0.24.4
+    ListedClient("opencode", "opencode/"),  # 1.18.33
+    ListedClient("Kilo Code", "Kilo-Code/"),  # 7.8 (source)
+    ListedClient("Roo Code", "RooCode/"),  # 3.51 (source)
+    ListedClient("Crush", "Charm-Crush/"),  # 0.97 (source)
+    ListedClient("Kimi CLI", "KimiCLI/"),  # 1.40 (source)
+    ListedClient("Droid", "factory-cli/"),  # 0.232 (source)
+    ListedClient("Zed", "Zed/"),  # 0.2 (source)
+    ListedClient("LangChain.js", "langchainjs-openai/"),  # 1.5.13
+    ListedClient("AI SDK", "ai/"),  # 6.0.326
+    ListedClient("AI SDK's providers, Cline", "ai-sdk/"),  # cline 3.0.65
+    ListedClient("AI SDK's providers since AI SDK 7", "ai-sdk-provider-utils/"),  # 5.0.79
+    # They act on the text of an answer.
+    ListedClient("Pydantic AI", "pydantic-ai/"),  # 2.31.1
+    ListedClient("LiteLLM, and aider with `deepseek/…`", "litellm/"),  # 1.106.2
+    ListedClient("huggingface_hub, such as smolagents' InferenceClientModel", "hf_hub/"),  # 1.33.0
 )
+# Many programs built on these act on the text.
 SDKS = (
-    ListedClient("OpenAI's packages for Python, .NET, …", "OpenAI/", "Python 2.20 to 3.49, JS 5.11 to 7.53", _EITHER),
-    ListedClient("the same, asynchronous", "AsyncOpenAI/", "Python 2.54.0", _EITHER),
-    ListedClient("the same, for Azure", "AzureOpenAI/", "Python 2.54.0", _EITHER),
-    ListedClient("the same, asynchronous for Azure", "AsyncAzureOpenAI/", "Python 3.49.0", _EITHER),
-    ListedClient(
-        "every program built on them, such as aider 0.86.2, open-interpreter 0.4.3, smolagents 1.26.0, LangChain "
-        "1.7.3, LlamaIndex 0.14.25, instructor 1.17.0, `llm` 0.32.1, Continue's `cn` 1.5.47, pi 0.74.2",
-        "x-stainless-lang",
-        "Python 2.20 to 3.49, JS 5.11 to 7.53",
-        _EITHER,
-    ),
+    ListedClient("OpenAI's packages for Python, .NET, …", "OpenAI/"),  # Python 2.20 to 3.49, JS 5.11 to 7.53
+    ListedClient("the same, asynchronous", "AsyncOpenAI/"),  # Python 2.54.0
+    ListedClient("the same, for Azure", "AzureOpenAI/"),  # Python 2.54.0
+    ListedClient("the same, asynchronous for Azure", "AsyncAzureOpenAI/"),  # Python 3.49.0
+    # aider 0.86.2, open-interpreter 0.4.3, smolagents 1.26.0, LangChain 1.7.3, LlamaIndex 0.14.25, instructor 1.17.0,
+    # llm 0.32.1, Continue's cn 1.5.47, pi 0.74.2
+    ListedClient("programs built on them: aider, smolagents, LangChain, `llm`, Continue, pi, …", "x-stainless-lang"),
 )
 
 # Claude Code 2.1.325; Codex 0.166, whose sub-agents have threads of their own; opencode 1.18.33; pi 0.74.2.
