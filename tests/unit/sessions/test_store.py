@@ -230,6 +230,28 @@ class TestNodes(StoreTestCase):
         self.assertEqual({2, 4}, set(node.own))
         self.assertEqual(5, node.info["n"])
 
+    def test_an_answer_that_was_a_message_before_is_the_models_own_with_its_reasoning(self) -> None:
+        """The chat began elsewhere; then its first question was asked again, here, and answered alike."""
+        session = self.create()
+        self.record(session, turn(user("q"), answer("a"), user("r"), answer("b")))
+        self.record(session, turn(user("q"), answer("a", "Because.")))
+        node = next(node for node in self.nodes(session) if len(node.messages) == 4)
+        self.assertEqual(("Because.", {1, 3}), (node.messages[1]["reasoning_content"], set(node.own)))
+
+    def test_the_same_turn_again_is_no_step_of_a_tree(self) -> None:
+        session = self.create(track_tree=True)
+        for _ in range(2):
+            self.record(session, turn(user("q"), answer("a")))
+        self.assertEqual(1, len(self.nodes(session)))
+
+    def test_a_node_has_the_times_of_all_its_turns(self) -> None:
+        session = self.create()
+        for number in (1, 2):
+            messages = [user("q"), answer("a"), user("r"), answer("b")][: 2 * number]
+            self.record(session, turn(*messages)._replace(info={"started": number, "finished": number + 0.5}))
+        (node,) = self.nodes(session)
+        self.assertEqual((1, 2.5), (node.info["started"], node.info["finished"]))
+
     def test_a_changed_prompt_and_changed_tools_continue_the_node(self) -> None:
         session = self.create()
         tools = ({"type": "function", "function": {"name": "read"}},)
