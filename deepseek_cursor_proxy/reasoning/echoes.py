@@ -63,9 +63,7 @@ def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: 
     origins = [at for at in range(len(messages)) if at not in edits or edits[at] is not None]
     new = _find_echoes(turns, [at for at in turns.unproven if at >= start], find)
     edits |= {origins[at]: message for at, message in new.items()}
-    if messages[-1].role != "assistant":
-        sizes = [_BYTES_PER_EDIT + message.byte_size for message in edits.values() if message is not None]
-        lookup.store(edits, sum(sizes))
+    lookup.store(edits, sum([_BYTES_PER_EDIT + message.byte_size for message in edits.values() if message is not None]))
     return look_up_all() if new else turns
 
 

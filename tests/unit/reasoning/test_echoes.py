@@ -97,6 +97,19 @@ class TestEchoes(EchoTestCase):
             self.assert_unchanged(U, turn, U2)
         self.assert_unchanged(U, user(THOUGHT + "Hi."), U2)
 
+    def test_a_message_with_calls_is_no_echo(self) -> None:
+        self.store.record((U,), assistant("Hi.", reasoning="Look here."))
+        self.assert_unchanged(U, assistant("Look here.", CALL), assistant("Hi."), U2)
+
+    def test_the_rest_of_a_turn_may_come_with_the_next_request(self) -> None:
+        said, echo = assistant("Hi.", reasoning="Look here."), assistant("Look here.")
+        self.store.record((U,), said)
+        memory = new_chat()
+        self.store.find_turns(U, echo, memory=memory)
+        self.assertEqual(
+            (U, said, U2), self.store.find_turns(U, echo, assistant("Hi."), U2, memory=memory).request.messages
+        )
+
     def test_another_key_finds_no_echo(self) -> None:
         self.store.record((U,), assistant("Hi.", reasoning=THOUGHT))
         self.assert_unchanged(U, assistant(THOUGHT + "Hi."), U2, namespace=OTHER)

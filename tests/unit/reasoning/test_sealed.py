@@ -108,6 +108,20 @@ class TestUnsealEach(unittest.TestCase):
         second.clear()
         self.assertEqual(12, len(self.unseal(values, "x")))
 
+    def test_what_was_unsealed_for_one_caller_is_of_no_use_to_another_with_the_same_bytes(self) -> None:
+        values = [Sealer(SECRET, b"caller").seal("secret")]
+        for caller, found in ((b"caller", "secret"), (b"other", None), (b"caller", "secret")):
+            opener = Opener(Sealer(SECRET, caller), 1000)
+            self.assertEqual([found], unseal_each(values, opener.open, opener, self.memory))
+
+    def test_a_value_that_comes_back_without_its_mark_is_the_same_object(self) -> None:
+        opener = Opener(Sealer(SECRET, b"caller"), 1000)
+        (first,), (again,) = (
+            unseal_each([value], lambda value: {"text": value["text"]}, opener, self.memory)
+            for value in ({"text": "a", "cache_control": {}}, {"text": "a"})
+        )
+        self.assertIs(first, again)
+
     def test_unsealed_text_counts(self) -> None:
         """A sealed reasoning is small, and the reasoning may be large."""
         self.unseal([["sealed"]], "x" * 100_000)
