@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import zip_longest
 from socketserver import TCPServer
 from typing import Any, NamedTuple, TextIO
@@ -170,25 +170,17 @@ class ReceivedRequest(NamedTuple):
     status: int
 
 
-class SmallDeepSeek(ThreadingHTTPServer):
-    """Its one client waits for every answer, so `seen` and `thoughts` need no lock. Nothing outlives the context."""
-
-    # The close waits for their end.
-    daemon_threads = False
+class SmallDeepSeek(TCPServer):
+    """Its one client waits for every answer, so one thread will do. Nothing outlives the context."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.seen: list[ReceivedRequest] = []
         # The reasoning of every answer, in order.
         self.thoughts: list[str] = []
         self._accepting = _accepting(self)
         self._accepting.__enter__()
-
-    def server_bind(self) -> None:
-        # HTTPServer would ask the resolver for the name of 127.0.0.1, which takes seconds on some machines.
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = "127.0.0.1", self.socket.getsockname()[1]
 
     def server_close(self) -> None:
         self._accepting.__exit__(None, None, None)

@@ -26,11 +26,7 @@ from deepseek_cursor_proxy.storage import private_files
 
 
 class Refusal(Exception):
-    """A file that stays as it is, with the reason; `target` has what a user can add by hand."""
-
-    def __init__(self, target: Target, reason: str) -> None:
-        super().__init__(f"{target.path}: {reason}")
-        self.target = target
+    """A file that stays as it is, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +96,10 @@ def _plan_file(target: Target, entry: "FileEntry | None", *, is_undo: bool) -> F
             documents.check_writable(target.path)
         return change
     except Unreadable as reason:
-        raise Refusal(target, str(reason)) from None
+        raise Refusal(f"{target.path}: {reason}") from None
     except ChangedLines as reason:
         remedy = "restore them, or remove them by hand, with setup's comment above them if there is one"
-        raise Refusal(target, f"{reason}; {remedy}") from None
+        raise Refusal(f"{target.path}: {reason}; {remedy}") from None
 
 
 def _refuse_unknown(target: Target, text: str) -> None:

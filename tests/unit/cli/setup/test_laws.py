@@ -172,7 +172,7 @@ class LawsTest(FilesCase):
                         self.set_up(client)
                     self.assertEqual(before, self.snapshot())
                     self.assertTrue(str(refused.exception).startswith(str(self.targets(client)[0].path)))
-                    self.assertIn("127.0.0.1:9000", refused.exception.target.editor.by_hand())
+                    self.assertIn("127.0.0.1:9000", self.targets(client)[0].editor.by_hand())
 
     def test_the_laws_hold_on_every_system(self) -> None:
         for system in SYSTEMS:
