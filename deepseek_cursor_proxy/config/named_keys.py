@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.config.declaration import EntryParser, quote, refusal, refuse_unknown_keys
-from deepseek_cursor_proxy.config.values import is_variable
+from deepseek_cursor_proxy.config.values import is_variable, number
 from deepseek_cursor_proxy.errors import StartupError
 
 # In the log, in labels of metrics, in the name of a file.
@@ -140,20 +140,10 @@ def _models(key: str, value: Any, origin: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names)
 
 
-def _number(kind: type | tuple[type, ...], least: float, most: float, why: str) -> EntryParser:
-    def parse(key: str, value: Any, origin: str) -> Any:
-        is_number = isinstance(value, kind) and not isinstance(value, bool)
-        if not (is_number and least <= value <= most):
-            raise refusal(key, value, why, origin)
-        return value if kind is int else float(value)
-
-    return parse
-
-
-_count = _number(int, 1, _MOST, f"is not a whole number from 1 to {_MOST}; leave it out for no limit")
+_count = number(int, 1, _MOST, f"is not a whole number from 1 to {_MOST}; leave it out for no limit")
 # A millionth of a dollar is a few tokens; the budgets of all keys together stay exact in 64 bits.
-_money = _number((int, float), 1e-6, 1e6, "is not an amount from 0.000001 to 1000000 US dollars")
-_share = _number((int, float), 0.01, 1, "is not a share of a budget such as 0.8")
+_money = number((int, float), 1e-6, 1e6, "is not an amount from 0.000001 to 1000000 US dollars")
+_share = number((int, float), 0.01, 1, "is not a share of a budget such as 0.8")
 
 
 def _expiry(key: str, value: Any, origin: str) -> float:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from deepseek_cursor_proxy.config.declaration import EntryParser, quote, refusal, refuse_unknown_keys, to_toml_key
-from deepseek_cursor_proxy.config.values import base_url, is_variable, raw_field
+from deepseek_cursor_proxy.config.values import base_url, is_variable, number, raw_field
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import hide_texts
 
@@ -142,10 +142,7 @@ def _is_pattern(name: Any) -> bool:
     return name == "*" or (0 < len(name) <= 200 and "*" not in name[:-1])
 
 
-def _number(key: str, value: Any, origin: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-        raise refusal(key, value, f"is not a whole number from 1 to {_MOST}", origin)
-    return value
+_count = number(int, 1, _MOST, f"is not a whole number from 1 to {_MOST}")
 
 
 def _options(key: str, value: Any, origin: str) -> Mapping[str, Any]:
@@ -159,8 +156,8 @@ _PARSERS: Mapping[str, EntryParser] = {
     "host": _host,
     "key_env": _key_env,
     "models": _models,
-    "priority": _number,
-    "weight": _number,
-    "max_calls": _number,
+    "priority": _count,
+    "weight": _count,
+    "max_calls": _count,
     "options": _options,
 }

@@ -11,7 +11,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.config.declaration import is_model_name, parse_items, quote, refusal, refuse_unknown_keys
+from deepseek_cursor_proxy.config.declaration import (
+    EntryParser,
+    is_model_name,
+    parse_items,
+    quote,
+    refusal,
+    refuse_unknown_keys,
+)
 from deepseek_cursor_proxy.errors import StartupError
 
 
@@ -84,6 +91,18 @@ def _is_json(value: Any) -> bool:
     return isinstance(value, (str, int)) or (isinstance(value, float) and value - value == 0)
 
 
+def number(kind: type | tuple[type, ...], least: float, most: float, why: str) -> EntryParser:
+    """A parser of numbers between two limits."""
+
+    def parse(key: str, value: Any, origin: str) -> Any:
+        is_number = isinstance(value, kind) and not isinstance(value, bool)
+        if not (is_number and least <= value <= most):
+            raise refusal(key, value, why, origin)
+        return value if kind is int else float(value)
+
+    return parse
+
+
 def price_entry(key: str, value: Any, origin: str) -> Any:
     """Parse an entry of prices: the list `holidays` as dates, or the prices of a model."""
     if key == "prices.holidays":
@@ -91,11 +110,8 @@ def price_entry(key: str, value: Any, origin: str) -> Any:
     if not isinstance(value, dict) or not value:
         raise refusal(key, value, "is not a table with miss and output, each the price of a million tokens", origin)
     refuse_unknown_keys(key, value, _PRICE_KEYS, origin, f"; there are {', '.join(_PRICE_KEYS)}")
-    for name, amount in value.items():
-        is_number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
-        if not (is_number and 0 <= amount <= _HIGHEST_PRICE):
-            raise refusal(f"{key}.{name}", amount, f"is not a price from 0 to {_HIGHEST_PRICE}", origin)
-    return MappingProxyType({name: float(amount) for name, amount in value.items()})
+    price = number((int, float), 0, _HIGHEST_PRICE, f"is not a price from 0 to {_HIGHEST_PRICE}")
+    return MappingProxyType({name: price(f"{key}.{name}", amount, origin) for name, amount in value.items()})
 
 
 _PRICE_KEYS = ("hit", "miss", "output", "peak_hit", "peak_miss", "peak_output", "search")
