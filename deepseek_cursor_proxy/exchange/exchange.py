@@ -18,6 +18,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, join_stream
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
+from deepseek_cursor_proxy.deepseek.history_repair import use_template_roles
 from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, add_usage, read_usage
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
@@ -346,6 +347,8 @@ class Exchange:
 
 
 def prepare_request(namespace: bytes, request: ChatRequest, services: Services) -> ChatRequest:
-    """The request as it would be sent: its history restored and repaired, its tools in order."""
+    """The request as it would be sent: its history restored and repaired, its roles and tools as they are sent."""
     found = find_turns(namespace, request, services.reasoning_store.finder(namespace))
-    return sort_tools(prepare(found.request, found, services.config.missing_reasoning_strategy).request)
+    prepared = prepare(found.request, found, services.config.missing_reasoning_strategy).request
+    host = services.upstreams.serving(request.model)[0].upstream.host
+    return sort_tools(use_template_roles(prepared, host))

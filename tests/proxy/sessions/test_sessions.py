@@ -292,6 +292,18 @@ class TestRender(SessionsTestCase):
         self.assertEqual((None, True), (found["token_ids"], found["estimated"]))
         self.assertGreater(found["num_tokens"], 10)
 
+    def test_roles_are_those_that_deepseek_saw(self) -> None:
+        session = self.create()["uuid"]
+        note = {"role": "system", "content": "A note."}
+        self.chat(session, QUESTION, note)
+        [sent] = self.fake.accepted
+        self.assertEqual(["user", "user"], [message["role"] for message in sent["messages"]])
+        (line,) = self.call("GET", f"/s/{session}/export").body.splitlines()
+        self.assertEqual(["user", "user", "assistant"], [each["role"] for each in json.loads(line)["messages"]])
+        body = {"model": "deepseek-v4-pro", "messages": [QUESTION, note]}
+        prompt = self.json("POST", f"/s/{session}/v1/chat/completions/render", body)["prompt_text"]
+        self.assertIn("<|im_start|>user\nA note.", prompt)
+
     def test_an_invalid_body_and_a_render_outside_of_a_session_are_refused(self) -> None:
         session = self.create()["uuid"]
         self.assertEqual(400, self.call("POST", f"/s/{session}/v1/chat/completions/render", {"messages": 7}).status)
