@@ -94,9 +94,10 @@ _FIXED: dict[str, Any] = {
 }
 # Fields that change with the answer, as long as they are not known.
 _UNKNOWN: dict[str, Any] = {
-    **dict.fromkeys(("completed_at", "error", "incomplete_details", "usage")),
+    **dict.fromkeys(("completed_at", "error", "incomplete_details")),
     "output": [],
     "output_text": "",
+    "usage": None,
 }
 
 
