@@ -163,6 +163,10 @@ class TestArchitecture(unittest.TestCase):
         }
         self.assertEqual(set(), others)
 
+    def test_calls_to_deepseek_are_made_with_urllib(self) -> None:
+        """The person this is built for asked for it."""
+        self.assertIn("urllib.request", imports(ROOT / "upstream" / "client.py"))
+
     def test_nothing_outside_the_standard_library_is_imported(self) -> None:
         for module, path in modules().items():
             for name in imports(path):

@@ -1,12 +1,15 @@
 """Sends one call to DeepSeek or a passthrough upstream: a body out, an UpstreamResponse back, network failures as
 ProxyErrors. A pooled connection that turns out to be closed is replaced once.
 
-It follows no redirect: the key must not travel. `call_limit` bounds the calls at once, `connect` opens connections,
-`response` reads what comes back.
+A call is a urllib request, opened by an opener that has exactly one handler, ours, which uses a pooled connection. So
+urllib does nothing on its own: it follows no redirect (the key must not travel), hands the request to no proxy of the
+environment, and raises no error page as an exception. `call_limit` bounds the calls at once, `connect` opens
+connections, `response` reads what comes back.
 """
 
 import ssl
 import time
+import urllib.request
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -38,6 +41,8 @@ class UpstreamClient:
         # which users without a retry budget do not want.
         self._pool = ConnectionPool(connect) if config.retry_budget else ConnectionPool(connect, most_idle=0)
         self._connect = connect
+        self._opener = urllib.request.OpenerDirector()
+        self._opener.add_handler(_PoolHandler(self._pool, config))
         # The moment, of `time.monotonic`, at which an upstream last answered a call; -inf before the first.
         self.reached_at = float("-inf")
 
@@ -60,11 +65,9 @@ class UpstreamClient:
         self, destination: Destination, body: bytes, credential: str, peer: Peer | None, slot: Slot | None = None
     ) -> UpstreamResponse:
         """The same call; returns a response of any status."""
-        own = (("Host", destination.authority), ("Content-Length", str(len(body))))
-        headers = (*own, *_HEADERS, ("Authorization", f"Bearer {credential}"))
+        request = _PooledRequest(destination, body, credential, peer)
         try:
-            data = heads.request_head(destination.method, destination.target, headers) + body
-            answer = self._open(destination, data, peer)
+            answer: UpstreamResponse = self._opener.open(request, timeout=self._config.request_timeout)
         except BaseException as error:
             if slot is not None:
                 slot.release()
@@ -73,34 +76,6 @@ class UpstreamClient:
             raise
         self.reached_at = time.monotonic()
         answer.slot = slot
-        return answer
-
-    def _open(self, destination: Destination, data: bytes, peer: Peer | None) -> UpstreamResponse:
-        """Raises OSError, ValueError or ClientGone, with nothing left open."""
-        connection = self._pool.take(destination.origin, peer)
-        try:
-            return self._call(destination, data, peer, connection)
-        except ConnectionError:
-            if not connection.is_reused:
-                raise
-            # It died while it was idle, which is no failure of DeepSeek.
-            return self._call(destination, data, peer, self._pool.take(destination.origin, peer, is_new=True))
-
-    def _call(
-        self, destination: Destination, data: bytes, peer: Peer | None, connection: Connection
-    ) -> UpstreamResponse:
-        """Send the request and read the head of the response."""
-        try:
-            connection.send(data, self._config.write_timeout, peer)
-            answer = UpstreamResponse(connection, self._pool, self._config, peer, destination)
-            try:
-                answer.read_head()
-            except ClientGone as gone:
-                gone.connect_seconds = answer.connect_seconds
-                raise
-        except BaseException:
-            connection.close()
-            raise
         return answer
 
     def probe(self, destination: Destination) -> None:
@@ -120,6 +95,58 @@ _HEADERS = (
     ("Accept-Encoding", "identity"),
     ("User-Agent", f"deepseek-cursor-proxy/{__version__}"),
 )
+
+
+class _PooledRequest(urllib.request.Request):
+    """A urllib request with its destination and the client that it is made for."""
+
+    def __init__(self, destination: Destination, body: bytes, credential: str, peer: Peer | None) -> None:
+        # Without the host urllib would parse the URL twice.
+        super().__init__(destination.url, body, origin_req_host=destination.origin.host, method=destination.method)
+        self.add_unredirected_header("Authorization", f"Bearer {credential}")
+        self.destination = destination
+        self.body = body
+        self.peer = peer
+
+
+class _PoolHandler(urllib.request.BaseHandler):
+    """Sends urllib requests on pooled connections. Called by any thread."""
+
+    def __init__(self, pool: ConnectionPool, config: ProxyConfig) -> None:
+        self._pool = pool
+        self._config = config
+
+    def http_open(self, request: _PooledRequest) -> UpstreamResponse:
+        """Raises OSError, ValueError or ClientGone, with nothing left open."""
+        origin, peer = request.destination.origin, request.peer
+        connection = self._pool.take(origin, peer)
+        try:
+            return self._call(request, connection)
+        except ConnectionError:
+            if not connection.is_reused:
+                raise
+            # It died while it was idle, which is no failure of DeepSeek.
+            return self._call(request, self._pool.take(origin, peer, is_new=True))
+
+    def _call(self, request: _PooledRequest, connection: Connection) -> UpstreamResponse:
+        """Send the request and read the head of the response."""
+        own = [("Host", request.host), ("Content-Length", str(len(request.body)))]
+        headers = [*own, *_HEADERS, *request.unredirected_hdrs.items()]
+        data = heads.request_head(request.destination.method, request.selector, headers) + request.body
+        try:
+            connection.send(data, self._config.write_timeout, request.peer)
+            answer = UpstreamResponse(connection, self._pool, self._config, request.peer, request.destination)
+            try:
+                answer.read_head()
+            except ClientGone as gone:
+                gone.connect_seconds = answer.connect_seconds
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        return answer
+
+    https_open = http_open
 
 
 def raise_for_redirect(answer: UpstreamResponse) -> None:

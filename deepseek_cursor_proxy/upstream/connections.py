@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import Deadline, Readiness, ReadWaiter, wait_either, wait_writable
@@ -38,24 +38,14 @@ class Destination(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        return _split(self.url)[0]
-
-    @property
-    def authority(self) -> str:
-        return _split(self.url)[1]
-
-    @property
-    def target(self) -> str:
-        """The path and the query."""
-        return _split(self.url)[2]
+        return _origin(self.url)
 
 
 @lru_cache(64)
-def _split(url: str) -> tuple[Origin, str, str]:
+def _origin(url: str) -> Origin:
     parts = urlsplit(url)
     assert parts.hostname is not None
-    origin = Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
-    return origin, parts.netloc, urlunsplit(("", "", parts.path, parts.query, "")) or "/"
+    return Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
 
 
 class Connection:
