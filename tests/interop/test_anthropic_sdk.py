@@ -86,10 +86,10 @@ VARIANTS = {
         {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "get_weather"}},
     ),
     "length": Variant(
-        Answer(THOUGHT, "It is ra", finish_reason="length"), ("thinking", "text"), "max_tokens", {"max_tokens": 40}
+        Answer(THOUGHT, "It is ra", finish_reason="length"), ("thinking", "text"), "max_tokens", {"max_tokens": 1040}
     ),
     "length amid thinking": Variant(
-        Answer(THOUGHT, None, finish_reason="length"), ("thinking",), "max_tokens", {"max_tokens": 40}
+        Answer(THOUGHT, None, finish_reason="length"), ("thinking",), "max_tokens", {"max_tokens": 1040}
     ),
     "length amid a call": Variant(
         Answer(THOUGHT, None, (Call("call_0", "get_weather", '{"city": "Rom", "da'),), finish_reason="length"),

@@ -50,7 +50,7 @@ class LimitsTest(SocketTestCase):
         return {
             "chat": lambda: one.chat.completions.create(model=MODEL, messages=QUESTION),
             "responses": lambda: one.responses.create(model=MODEL, input="hi"),
-            "messages": lambda: other.messages.create(model=MODEL, max_tokens=100, messages=QUESTION),
+            "messages": lambda: other.messages.create(model=MODEL, max_tokens=2000, messages=QUESTION),
         }
 
     def refusals(self, proxy: RunningProxy) -> int:

@@ -37,7 +37,7 @@ VARIANTS: dict[str, tuple[Answer, Json]] = {
         "tool_choice": {"type": "function", "function": {"name": "get_location"}},
     }),
     "json": (Answer(THOUGHT, '{"sky": "rain"}'), {"response_format": {"type": "json_object"}}),
-    "length": (Answer(THOUGHT, "It is ra", finish_reason="length"), {"max_tokens": 40}),
+    "length": (Answer(THOUGHT, "It is ra", finish_reason="length"), {"max_tokens": 1040}),
     "content filter": (Answer(THOUGHT, "It is", finish_reason="content_filter"), {}),
     "two choices": (Answer(THOUGHT, "Rain."), {"n": 2}),
 }  # fmt: skip

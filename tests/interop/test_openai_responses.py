@@ -125,7 +125,7 @@ VARIANTS = {
     "length": Variant(
         Answer(THOUGHT, "It is ra", finish_reason="length"),
         (*ITEM, *REASONING, *TEXT),
-        {"max_output_tokens": 40},
+        {"max_output_tokens": 1040},
         "incomplete",
     ),
     "length amid a call": Variant(
@@ -226,7 +226,7 @@ class ToldBackTest(ResponsesCase):
         sdk = self.client(self.proxy())
         request: Json = {
             "instructions": "Be short.",
-            "max_output_tokens": 100,
+            "max_output_tokens": 2000,
             "max_tool_calls": 3,
             "metadata": {"a": "b"},
             "parallel_tool_calls": False,
