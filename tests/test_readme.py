@@ -54,6 +54,12 @@ FOREIGN_FLAGS = {
 }
 
 
+def block(language: str, start: str) -> str:
+    """The one code block in that language that starts so, on whichever page; real clients run on it."""
+    [found] = re.findall(rf"^```{language}\n({re.escape(start)}.*?)^```$", ALL, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
 def marked(page: str, mark: str) -> str:
     """The part of a page between <!-- mark --> and <!-- /mark -->."""
     return PAGES[f".github/docs/{page}.md"].partition(f"<!-- {mark} -->")[2].partition(f"<!-- /{mark} -->")[0].strip()
