@@ -168,7 +168,7 @@ def identify(
 
     The name of the chat tells chats apart; no key depends on it.
     """
-    lookup = memory.look_up(_IDENTIFY, messages, (namespace, name))
+    lookup = memory.look_up(_IDENTIFY, messages, namespace)
     start = lookup.result or History((), (), (), b"", _HashChains(namespace))
     chains = start.chains.copy()
     keys, outlines, blocks = list(start.keys), list(start.outlines), list(start.blocks)

@@ -120,6 +120,14 @@ class TestRepair(unittest.TestCase):
                 self.assertEqual(repairs, repaired.repairs)
                 self.assertEqual(len(repaired.messages), len(repaired.origins))
 
+    def test_a_prompt_that_was_the_last_message_is_a_prompt_again_once_a_question_follows(self) -> None:
+        memory, prompts = new_chat(), (system("s"), system("s2"))
+        roles = []
+        for messages in (prompts, (*prompts, U)):
+            request = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", messages)
+            roles.append([message.role for message in use_template_roles(request, DEEPSEEK, memory).messages])
+        self.assertEqual([["system", "user"], ["system", "system", "user"]], roles)
+
     def test_incomplete_tool_arguments_stay_unchanged(self) -> None:
         half = assistant("", ("1", "read_file", '{"path": "a.p'))
         self.assertEqual('{"path": "a.p', repair((U, half)).messages[1].tool_calls[0].arguments)

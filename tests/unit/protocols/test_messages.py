@@ -7,6 +7,7 @@ from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.protocols import messages
 from deepseek_cursor_proxy.protocols.messages import MessageReader, read_plain
+from deepseek_cursor_proxy.protocols.tools import ToolNames
 from tests.support.histories import new_chat
 
 ABSENT = object()
@@ -88,6 +89,15 @@ class TestHistory(unittest.TestCase):
         memory, whole = new_chat(), long_chat(5)
         before, after = (messages.read(each, memory).messages for each in (whole[:12], whole))
         self.assertEqual([True] * 12, [old is new for old, new in zip(before, after[:12], strict=True)])
+
+    def test_messages_are_read_again_if_the_tools_differ(self) -> None:
+        patch = {**CALL, "function": {"name": "patch", "arguments": "{}"}}
+        memory, whole, found = new_chat(), [*long_chat(4), {"role": "assistant", "tool_calls": [patch]}], []
+        for custom in ({"patch"}, (), {"patch"}):
+            names = ToolNames(frozenset(custom), frozenset({"patch"}))
+            found.append(messages.read(whole, memory, tools=names).messages[-1].tool_calls[0].arguments)
+        self.assertEqual([found[0], "{}", found[0]], found)
+        self.assertNotEqual("{}", found[0])
 
     def test_an_error_in_a_grown_history_has_the_index_of_the_message(self) -> None:
         memory, whole = new_chat(), long_chat(4)

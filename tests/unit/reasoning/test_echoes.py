@@ -110,6 +110,14 @@ class TestEchoes(EchoTestCase):
             (U, said, U2), self.store.find_turns(U, echo, assistant("Hi."), U2, memory=memory).request.messages
         )
 
+    def test_in_memory_the_echo_of_one_caller_is_found_by_no_other_with_the_same_bytes(self) -> None:
+        said, memory = assistant("Hi.", reasoning="Look here."), new_chat()
+        self.store.record((U,), said)
+        sent = (U, assistant("Look here.Hi."), U2)
+        for namespace, expected in ((ME, (U, said, U2)), (OTHER, sent), (ME, (U, said, U2))):
+            found = self.store.find_turns(*sent, namespace=namespace, memory=memory)
+            self.assertEqual(expected, found.request.messages)
+
     def test_another_key_finds_no_echo(self) -> None:
         self.store.record((U,), assistant("Hi.", reasoning=THOUGHT))
         self.assert_unchanged(U, assistant(THOUGHT + "Hi."), U2, namespace=OTHER)

@@ -67,6 +67,14 @@ class TestComplete(unittest.TestCase):
         found = server_turns.complete(prepared, CALLER, lambda keys: {key: texts[key] for key in keys if key in texts})
         return self.items(found.request.messages[-1])
 
+    def test_in_memory_the_items_and_details_of_one_caller_are_no_others(self) -> None:
+        request = ChatRequest("m", "m", (Message("user", "Rain?"), sent(WHERE, without(SEARCH, "action"))))
+        prepared, memory = PreparedRequest(request, identify(CALLER, request.messages), ()), new_chat()
+        for add in (server_turns.complete, server_turns.add_details):
+            whole = pack_items("responses", [WHERE, SEARCH]) if add is server_turns.complete else "[1]"
+            add(prepared, CALLER, lambda keys, whole=whole: {key: [whole] for key in keys}, memory)
+            self.assertEqual(request, add(prepared, b"other", lambda _: {}, memory).request)
+
     def items(self, message: Message) -> list[dict[str, Any]]:
         (items,) = json.loads(message.server_items or "{}").values()
         return list(items)
