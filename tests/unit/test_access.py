@@ -399,6 +399,19 @@ class TestRateLimit(AccessTest):
         self.assertEqual([429, 200, 401], [self.spend_status(access, key) for key in (STRANGER, OWNER, FRIEND)])
         self.assertEqual(200, self.status(access, FRIEND))
 
+    def test_a_request_under_a_foreign_name_is_no_guess(self) -> None:
+        access = self.access(passthrough=ROUTE)
+        self.admit_and_accept(access, OWNER)
+        for number in range(ALLOWED + 1):
+            self.assertEqual(403, self.spend_status(access, f"{STRANGER}-{number}", host="evil.example"))
+
+    def test_of_two_keys_that_are_accepted_at_once_one_is_pinned(self) -> None:
+        access = self.access(ngrok=True)
+        callers = [access.admit(self.request(key)) for key in (OWNER, FRIEND)]
+        # Both have found that no key is pinned.
+        self.assertEqual([True, False], [access._state.accept(caller.key, pin=True) for caller in callers])
+        self.assertEqual([200, 401], [self.status(access, key) for key in (OWNER, FRIEND)])
+
     def test_keys_that_deepseek_refuses_make_their_source_wait(self) -> None:
         access = self.access()
         self.refuse_strangers(access)

@@ -63,6 +63,14 @@ class TestChoices(SocketTestCase):
         prompt = usages[0]["prompt_tokens"]
         self.assertEqual((1, 0), (len(usages), prompt % 3))
 
+    def test_a_choice_that_has_the_only_slot_does_not_wait_for_the_client(self) -> None:
+        """The other is not accepted before the first has ended, and the client gets nothing before that."""
+        self.fake.answer(*[Answer(content="x" * 40, piece=1, pause=0.001)] * 2)
+        with mock.patch.object(choices, "_MOST_WAITING", 2):
+            proxy = self.proxy(max_upstream_calls=1, queue_timeout=5)
+            reply = self.round_trip(proxy, request_bytes({**BODY, "n": 2, "stream": True}))
+        self.assertEqual((200, 80), (reply.status, reply.body.count(b'"content":"x"')))
+
     def test_choices_beyond_the_limit_of_calls_are_made_in_turn_and_do_not_wait_for_each_other(self) -> None:
         proxy, replies = self.proxy(max_upstream_calls=2), list[Any]()
         data = request_bytes(BODY)

@@ -64,13 +64,14 @@ class TestKeepAlive(UpstreamTestCase):
             self.send(upstream, STREAMED).close()
         self.assertEqual(2, self.fake.connections)
 
-    def test_a_connection_that_died_in_the_pool_costs_one_silent_retry(self) -> None:
+    def test_connections_that_died_in_the_pool_cost_one_silent_retry(self) -> None:
         upstream = self.upstream()
-        answer = self.send(upstream)
-        answer.read()
-        answer.close()
-        (kept,) = upstream._pool._idle
-        kept._sock.shutdown(socket.SHUT_RDWR)
+        for answer in [self.send(upstream) for _ in range(3)]:
+            answer.read()
+            answer.close()
+        for kept in upstream._pool._idle:
+            kept._sock.shutdown(socket.SHUT_RDWR)
+        self.assertEqual(3, len(upstream._pool._idle))
         with mock.patch.object(type(kept), "is_stale", False):
             self.assertEqual(200, self.send(upstream).status)
 

@@ -48,6 +48,12 @@ class TestPool(PoolTestCase):
         self.assertIs(first, second)
         self.assertTrue(second.is_reused)
 
+    def test_the_connection_that_was_used_last_is_taken_first(self) -> None:
+        taken = [self.take() for _ in range(3)]
+        for connection in taken:
+            self.pool.give_back(connection)
+        self.assertEqual(taken[::-1], [self.take() for _ in range(3)])
+
     def test_two_calls_at_once_have_two_connections(self) -> None:
         self.assertIsNot(self.take(), self.take())
 

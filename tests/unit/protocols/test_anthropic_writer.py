@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, He
 from deepseek_cursor_proxy.deepseek.apis import chat_stream
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.anthropic_request import MessageRequest
-from deepseek_cursor_proxy.protocols.anthropic_writer import PING, MessageHead, MessageWriter
+from deepseek_cursor_proxy.protocols.anthropic_writer import PING, MessageHead, MessageWriter, PingingWriter
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
 from tests.support.messages_client import Json, add_up_events, blocks, events, kinds
@@ -260,6 +260,16 @@ class TestOtherEvents(unittest.TestCase):
         self.assertEqual(PING, writing.write([Heartbeat()]))
         self.assertEqual(b"", writing.write([Heartbeat("keep-alive"), Heartbeat("keep-alive")]))
         self.assertEqual([{"type": "ping"}], events(PING))
+
+    def test_a_client_that_gets_nothing_for_a_while_gets_a_ping(self) -> None:
+        now = [0.0]
+        writing = PingingWriter(MessageHead("msg_1"), MessageRequest(REQUEST), SEALER, lambda: now[0], 10.0)
+        nothing = [Heartbeat("keep-alive")]
+        sent = []
+        for now[0], batch in enumerate([nothing] * 12 + [[Delta(text="x")]] + [nothing] * 22):
+            sent.append(writing.write(batch) == PING)
+        # After ten seconds, and ten seconds after the text and each ping.
+        self.assertEqual([10, 22, 32], [at for at, is_ping in enumerate(sent) if is_ping])
 
     def test_an_empty_answer_is_an_empty_anthropic_message(self) -> None:
         self.assertEqual(b"", writer().write([Delta(text="", reasoning="")]))

@@ -3,6 +3,7 @@
 import random
 import unittest
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek.apis import chat_stream
@@ -67,6 +68,14 @@ class TestResponsesStream(unittest.TestCase):
             sent += rng.choice((writing.cancel, lambda writing=writing: writing.fail(UpstreamFailed("broke"))))()
             with self.subTest(seed=seed):
                 check_stream(events(sent))
+
+    def test_a_response_is_completed_as_many_seconds_after_its_creation_as_it_took(self) -> None:
+        writing = writer()
+        with mock.patch.object(writing, "_now", return_value=7.9):
+            writing.write([Delta(text="x", finish_reason="stop")])
+            writing.end()
+        assert writing.response is not None
+        self.assertEqual(7, writing.response["completed_at"] - writing.response["created_at"])
 
     def test_interleaved_calls_become_complete_call_items(self) -> None:
         first = Delta(calls=(CallPiece(0, "a", FUNCTION, '{"x":'), CallPiece(1, "b", FUNCTION, "{}")))

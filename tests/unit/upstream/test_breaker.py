@@ -93,6 +93,13 @@ class TestBreaker(unittest.TestCase):
             self.fail_chat()
         self.assertEqual(10, self.breaker.seconds_left)
 
+    def test_an_answer_that_was_under_way_when_it_opened_does_not_shorten_the_time(self) -> None:
+        self.open()
+        self.fail_probe()
+        self.breaker.record_success()
+        self.fail_probe()
+        self.assertEqual(40, self.breaker.seconds_left)
+
     def test_a_probe_whose_client_left_is_followed_by_another(self) -> None:
         self.open()
         self.now += 10

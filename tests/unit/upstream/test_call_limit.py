@@ -122,6 +122,12 @@ class TestCallLimit(unittest.TestCase):
         for caller in order:
             limit.release(Slot(limit, caller))
 
+    def test_callers_that_have_no_slot_are_forgotten(self) -> None:
+        limit = CallLimit(5, 0.0)
+        for number in range(100):
+            limit.acquire(caller=b"%d" % number).release()
+        self.assertEqual(0, len(limit._held))
+
     def test_one_caller_does_not_fill_the_queue(self) -> None:
         limit = CallLimit(1, PATIENCE)
         slot = limit.acquire(caller=b"cy")
