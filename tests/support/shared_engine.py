@@ -52,6 +52,12 @@ class EngineTestCase(unittest.TestCase):
         self.addCleanup(instance.close)
         return instance
 
+    def assert_every_row_expires(self) -> None:
+        """But for the check value of the secret."""
+        rows = set(self.engine.run(b"SCAN", b"0", b"COUNT", b"1000")[1]) - {b"dcp:check"}
+        self.assertGreater(len(rows), 0)
+        self.assertEqual([], [row for row in rows if not 0 < self.engine.run(b"TTL", row) <= 31 * 24 * 3600])
+
     def wait_until_shared(self) -> None:
         for instance in self.instances:
             instance.wait_until_shared()

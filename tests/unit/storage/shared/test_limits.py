@@ -47,6 +47,21 @@ class TestSharedLimits(EngineTestCase):
                 for each in both:
                     self.assertEqual(alone.usage(COUNTERS, self.now), each.usage(COUNTERS, self.now))
 
+    def test_a_budget_has_room_for_all_of_it_or_for_one_request_that_may_cost_more(self) -> None:
+        one = self.limits()
+        for amounts, refusals in (((60, 40), 0), ((60, 41), 1), ((500,), 0), ((1, 100), 1)):
+            with self.subTest(amounts):
+                day = Counter("keys.ann", "usd_per_day", DAY.resets + sum(amounts))
+                holds = [Hold(day, amount, 100) for amount in amounts]
+                replies = [one.reserve(f"{hold.amount} of {amounts}", [hold], self.now) for hold in holds]
+                self.assertEqual(refusals, sum(reply is not None for reply in replies))
+        one.settle("1", [Spent(DAY, 40)], self.now)
+        self.assert_every_row_expires()
+        self.engine.run(b"FLUSHALL")
+        # A counter that is raised expires, too.
+        one.usage([DAY], self.now)
+        self.assert_every_row_expires()
+
     def test_many_requests_at_once_spend_a_budget_once(self) -> None:
         instances = [self.limits(name) for name in ("one", "two", "three")]
         admitted: list[int] = []
@@ -109,7 +124,13 @@ class TestSharedLimits(EngineTestCase):
 
     def test_a_counter_is_kept_until_an_hour_after_its_period(self) -> None:
         one = self.limits()
+        one.reserve("1", [Hold(DAY, 50, 100)], self.now)
         one.settle("1", [Spent(DAY, 40)], self.now)
+        # Nothing is left of the reservation.
+        left = [
+            row for kind in (b"h", b"q") for row in self.engine.run(b"SCAN", b"0", b"MATCH", b"*:" + kind + b"*")[1]
+        ]
+        self.assertEqual([], left)
         # Threads may be told of their totals in another order.
         one._remember([Spent(DAY, 30)], self.now)
         key, rows = b"dcp:{limits}:ckeys.ann usd_per_day 1000086400", "SELECT resets, spent FROM limit_counters"
@@ -127,7 +148,7 @@ class TestSharedLimits(EngineTestCase):
         key = b"dcp:{limits}:ckeys.ann usd_per_day 1000086400"
         self.assertEqual(b"40", self.engine.run(b"GET", key))
         for number, value in enumerate(
-            (b"-9000000000000000000", b"-1", b"", b"abc", b"1.5", b"1e9", b"9" * 19, b"9" * 30)
+            (b"-9000000000000000000", b"-1", b"39", b"", b"abc", b"1.5", b"1e9", b"9" * 19, b"9" * 30)
         ):
             with self.subTest(value):
                 self.engine.run(b"SET", key, value)

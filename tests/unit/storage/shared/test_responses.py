@@ -6,6 +6,7 @@ from unittest import mock
 from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 from deepseek_cursor_proxy.storage.shared import responses
 from deepseek_cursor_proxy.storage.shared.responses import SharedResponses
+from deepseek_cursor_proxy.storage.shared.scripts import RENEW_RESPONSE
 from deepseek_cursor_proxy.storage.shared.state import prefix
 from tests.support.polling import wait_until
 from tests.support.shared_engine import EngineTestCase
@@ -93,6 +94,22 @@ class TestSharedResponses(EngineTestCase):
             self.engine.run(b"HSET", key, *(word for field in {**row, b"u": lease}.items() for word in field))
             self.assertEqual(stored(1), one.get(CALLERS[0], "resp_1"))
 
+    def test_a_change_makes_no_response_younger(self) -> None:
+        one = self.store("one")
+        one.put(CALLERS[0], stored(1, "in_progress"))
+        created = self.fields("resp_1")[1][b"created_at"]
+        one.update(CALLERS[0], stored(1))
+        self.assertEqual(created, self.fields("resp_1")[1][b"created_at"])
+
+    def test_a_lease_that_has_lapsed_is_not_renewed(self) -> None:
+        one = self.store("one")
+        one.put(CALLERS[0], stored(1, "in_progress"))
+        key, _ = self.fields("resp_1")
+        read = self.instances[0].state.read
+        self.assertEqual(1, read(RENEW_RESPONSE, key, [b"20"]))
+        self.engine.advance(30)
+        self.assertEqual(0, read(RENEW_RESPONSE, key, [b"20"]))
+
     def test_a_reply_of_another_shape_finds_nothing(self) -> None:
         two = self.store("two")
         for reply in (None, 1, b"text", [], ["OK"], [b"completed"], [None] * 6, [b"completed", b"1", 1, 2, 3, 0]):
@@ -124,6 +141,7 @@ class TestSharedResponses(EngineTestCase):
         assert mine is not None
         self.assertEqual("in_progress", mine.body["status"])
         self.assertTrue(one.update(CALLERS[0], stored(1)))
+        self.assert_every_row_expires()
         # One that is finished has no lease.
         self.engine.advance(30)
         self.assertEqual(stored(1), two.get(CALLERS[0], "resp_1"))
