@@ -1,6 +1,6 @@
 """The commands of the stand-in for a Redis or Valkey server: strings, hashes, lists, sets, sorted sets and streams.
 
-Only what this project sends, with the replies and errors of Redis 7.0; `tests/interop/test_engine.py` runs the same
+Only what this project sends, with the replies and errors of Redis 7.0; `tests/interop/engine` runs the same
 tests on a real server. Scripts are Lua on a server and Python here: a script without its twin is refused.
 """
 

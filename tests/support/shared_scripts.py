@@ -1,7 +1,7 @@
 """The scripts of `storage/shared/scripts.py` in Python, for the stand-in of the engine.
 
-Each is a function of `call` (redis.call), KEYS and ARGV. `tests/interop/test_shared.py` runs the tests of both on a
-real server.
+Each is a function of `call` (redis.call), KEYS and ARGV. `tests/interop/engine/test_shared.py` runs the same tests on a
+real server, where the scripts themselves run.
 """
 
 import re
