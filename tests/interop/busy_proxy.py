@@ -23,6 +23,9 @@ PRO, FLASH, OTHER = "deepseek-v4-pro", "deepseek-flash", "qwen3-coder"
 PRICES = {PRO: (0.022, 0.66, 1.98), FLASH: (0.003, 0.15, 0.6), OTHER: None}
 KEYS, APIS = ("laptop", "build-server", "3f9c01ab77de"), ("chat", "messages", "responses")
 CLIENTS = ("Cursor", "Claude Code", "Codex")
+# The name under which a client asks, if it is another.
+ASKED = {"Codex": "gpt-5.6-sol"}
+SESSION = "ff48999b-4bfa-4e22-93b6-2e1791af4fba"
 # A chat of which the request that the documentation opens is one.
 CHAT = "c4f19ad2b07e"
 NEWEST = 412
@@ -86,9 +89,13 @@ def answer(path: str, parameters: dict[str, str]) -> Json:
     if path == "/api/keys":
         return keys()
     if path == "/api/sessions":
-        return {"sessions": []}
+        return {"sessions": [session(number) for number in range(3)]}
+    if path.startswith("/api/sessions/"):
+        return node() if "/nodes/" in path else {"session": session(0), "nodes": [node()]}
     if path == "/api/config":
-        return {"settings": [], "config_path": None, "data_dir": "/home/ada/.deepseek-cursor-proxy"}
+        names = ("host", "allow_plain_http_upstream", "reasoning_cache_max_age_seconds")
+        setting = {"value": '"127.0.0.1"', "origin": "default", "help": "address to listen on", "is_secret": False}
+        return {"settings": [{"name": name, **setting} for name in names], "config_path": "/home/ada/config.toml"}
     return details(int(path.rpartition("/")[2]))
 
 
@@ -130,6 +137,36 @@ def _holder(name: str, note: str, *limits: tuple[str, float, float, int | None])
     return {"name": name, "note": note, "limits": rows, "share_reasoning": name == "research"}
 
 
+def session(number: int) -> Json:
+    used = NOW.timestamp() - number * 86_400
+    names = ("Fix the failing test in src/app.py and explain what was wrong with it", "nightly evaluation", "unused")
+    return {
+        "uuid": SESSION if number == 0 else f"{number:08x}{SESSION[8:]}", "name": names[number], "model": PRO,
+        "tags": ["eval", "nightly"] if number == 1 else [], "created_at": used - 600, "used_at": used,
+        "requests": (41, 12_345, 0)[number], "nodes": (2, 1200, 0)[number],
+        "tokens": (1_234_567, 98_765_432, 0)[number], "cost": (0.4711, 1234.56, None)[number],
+    }  # fmt: skip
+
+
+def node() -> Json:
+    id = "call_00_096e2da7aaec46e8ba42d10f0939e6cd"
+    call = {"id": id, "type": "function", "function": {"name": "read", "arguments": '{"path": "src/app.py"}'}}
+    thought = "The test fails because the parser drops the last token. " * 8
+    messages: list[Json] = [
+        {"role": "system", "content": "You are a coding agent."},
+        {"role": "user", "content": session(0)["name"]},
+        {"role": "assistant", "content": "", "reasoning_content": thought, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": id, "content": "def parse(text):\n    return text.split()[:-1]\n" * 6},
+        {"role": "assistant", "content": "It dropped the **last** token.", "reasoning_content": "Now I know."},
+    ]
+    return {
+        "id": 2, "parent": None, "title": session(0)["name"], "message_count": 5, "turns": 2, "model": PRO,
+        "started": NOW.timestamp() - 30, "finished": NOW.timestamp(), "cost": 0.4711, "api": "chat",
+        "finish_reason": "stop", "is_complete": False, "requests": [407, 408], "messages": messages, "own": [2, 4],
+        "tools": ["read", "shell"],
+    }  # fmt: skip
+
+
 def row(number: int) -> Json:
     chance = random.Random(number)
     model = chance.choices((PRO, FLASH, OTHER), (6, 4, 1))[0]
@@ -148,7 +185,8 @@ def row(number: int) -> Json:
     turns = {"filled": messages // 2 - 3, "kept": 1, "empty": 1, "missing": 0, "recovered": 0}
     return {
         "id": number, "number": number, "started_at": ended - total, "ended_at": ended, "api": APIS[api],
-        "client": CLIENTS[api], "model": model, "requested_model": model, "key": chance.choice(KEYS), "stream": True,
+        "client": CLIENTS[api], "model": model, "requested_model": ASKED.get(CLIENTS[api], model),
+        "key": chance.choice(KEYS), "stream": True,
         "session": CHAT if number % 2 == 0 else f"{number:012x}", "currency": "USD",
         "outcome": outcome, "status": {"completed": 200, "failed": 503, "client_left": 499}[outcome],
         "message": "DeepSeek is busy. Tried 3 times; try again in a minute." if outcome == "failed" else None,
@@ -186,7 +224,8 @@ def running(place: int) -> Json:
     return {
         "number": NEWEST + 1 + place, "started_at": NOW.timestamp() - seconds, "api": APIS[place % 3],
         "client": CLIENTS[place % 3],
-        "model": (PRO, FLASH)[place % 2], "requested_model": (PRO, FLASH)[place % 2], "stream": True,
+        "model": (PRO, FLASH)[place % 2], "stream": True,
+        "requested_model": ASKED.get(CLIENTS[place % 3], (PRO, FLASH)[place % 2]),
         "key": KEYS[place % 3], "session": None, "phase": phase, "age_seconds": seconds,
         "output_tokens_estimate": seconds * 57 if phase == "streaming" else 0,
         "first_token_seconds": 0.7 + place / 5 if phase == "streaming" else None,
