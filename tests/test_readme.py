@@ -185,6 +185,10 @@ def texts() -> list[str]:
 
 
 class ExamplesTest(unittest.TestCase):
+    def test_the_settings_that_real_clients_are_tested_with_are_on_a_page(self) -> None:
+        self.assertIn("base_url", block("toml", 'model = "deepseek-flash"\nmodel_provider'))
+        self.assertIn("ANTHROPIC_AUTH_TOKEN", block("bash", "export ANTHROPIC_BASE_URL"))
+
     def test_every_example_is_well_formed(self) -> None:
         checks = {"json": json.loads, "toml": tomllib.loads, "python": ast.parse}
         for language, example in re.findall(r"^```(\w+)\n(.*?)^```$", ALL, re.MULTILINE | re.DOTALL):
