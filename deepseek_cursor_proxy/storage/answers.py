@@ -116,7 +116,7 @@ class CachedAnswers(Table[_Answer]):
     def record(self, key: bytes, answer: CachedAnswer) -> None:
         """Store an answer in place of an older one."""
         self._waiting.write([_Answer(key, self.clock(), answer)])
-        self._write_totals()
+        self._totals.try_flush()
 
     def _write_entry(self, connection: sqlite3.Connection, entry: _Answer) -> None:
         connection.execute(
@@ -142,16 +142,13 @@ class CachedAnswers(Table[_Answer]):
     def close(self) -> int:
         """Write the counts; idempotent. The owner of the database closes it."""
         lost = super().close()
-        self._write_totals()
+        self._totals.try_flush()
         return lost
 
     def _count(self, more: CacheTotals) -> None:
         self._totals.add([more])
         if len(self._totals) >= _COUNTS_BETWEEN_WRITES:
-            self._write_totals()
-
-    def _write_totals(self) -> None:
-        self._totals.try_flush()
+            self._totals.try_flush()
 
     def _add_totals(self, totals: Sequence[CacheTotals], is_retry: bool) -> Sequence[CacheTotals]:
         with self.database.transaction(is_retry=is_retry) as connection:

@@ -330,18 +330,14 @@ def _refuse(refusal: Refusal, now: float) -> OverLimit:
     if reserved:
         figures.append(f"{_describe(limit, reserved)} reserved by requests that run")
     if used.total < most:
-        figures.append(f"this request may use {_describe(limit, amount)}")
+        figures.append(f"and this request may use {_describe(limit, amount)}")
     if reserved and hold.fits(spent):
-        text = f"{name} has no room at the moment: {_enumerate(figures)}. Try again when one has ended."
+        text = f"{name} has no room at the moment: {', '.join(figures)}. Try again when one has ended."
         return OverLimit(text, retry_after=_RETRY_AFTER_SECONDS)
-    text = f"{name} is reached: {_enumerate(figures)}. It resets at {format_moment(resets)}."
+    text = f"{name} is reached: {', '.join(figures)}. It resets at {format_moment(resets)}."
     if limit in BUDGETS:
         return OverBudget(f"{text} The owner of the proxy can raise it.")
     return OverLimit(text, retry_after=max(1, math.ceil(resets - now)))
-
-
-def _enumerate(parts: Sequence[str]) -> str:
-    return ", and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def _person(holder: str) -> str:

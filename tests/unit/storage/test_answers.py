@@ -83,7 +83,7 @@ class TestCachedAnswers(StoreTestCase):
         for _ in range(5):
             self.store.count_hit(ANSWER)
         with mock.patch.object(self.database, "transaction", count_meanwhile):
-            self.store._write_totals()
+            self.store._totals.try_flush()
         self.restart()
         self.assertEqual(6, self.store.stats("USD").totals.hits)
 
