@@ -138,9 +138,10 @@ class TestRates(LimitsTestCase):
     def test_a_request_that_deepseek_refuses_costs_nothing_but_the_request(self) -> None:
         proxy = self.ann(requests_per_minute=9, usd_per_day=1)
         self.fake.answer(Failure(500))
-        self.assertEqual(500, self.ask(proxy).status)
+        self.other.answer(Failure(500))
+        self.assertEqual([500, 500], [self.ask(proxy, model=model).status for model in ("deepseek-v4-pro", PASSED)])
         self.assertEqual(
-            [Used(1), Used(0)], [self.used(proxy, each) for each in ("requests_per_minute", "usd_per_day")]
+            [Used(2), Used(0)], [self.used(proxy, each) for each in ("requests_per_minute", "usd_per_day")]
         )
 
     def test_other_keys_are_not_affected(self) -> None:

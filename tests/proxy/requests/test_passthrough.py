@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.api import passthrough
 from deepseek_cursor_proxy.upstream import response
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import Answer, Failure, Raw
-from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, chat_body, request_bytes
+from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, chat_body, read_until, request_bytes
 from tests.support.polling import wait_until
 
 KEY = "sk-of-the-route"
@@ -119,6 +120,14 @@ class TestAnswer(PassthroughTestCase):
             self.assertEqual("text/event-stream; charset=utf-8", headers["content-type"])
             self.assertNotIn("set-cookie", headers)
             self.assertRegex(headers["x-request-id"], r"\Areq_[0-9a-f]{24}\Z")
+
+    def test_a_long_line_is_sent_before_its_end(self) -> None:
+        line = b"data: " + b"x" * 100
+        chunk = b"%x\r\n%b\r\n" % (len(line), line)
+        self.other.answer(Raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk, then_stall=True))
+        with mock.patch.object(passthrough, "_MAX_LINE_BYTES", 50):
+            with self.connect(self.passing(), request_bytes(STREAMED)) as sock:
+                read_until(sock, line)
 
     def test_a_routed_plain_answer_is_passed_on_with_its_status(self) -> None:
         answers = {200: b'{ "odd" : 1 }\n', 201: b"", 400: b'{"error":7}', 429: b"<html>", 503: b"x"}
