@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.prices import USD, PriceList
 from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.exchange.client_request import Admission, ClientRequest
+from deepseek_cursor_proxy.exchange.response_cache import use_cache
 from deepseek_cursor_proxy.exchange.services import PathSession, Services, build_core, build_observers
 from deepseek_cursor_proxy.observers.events import Finished, Handlers, Observers
 from deepseek_cursor_proxy.observers.request_log import RequestLog
@@ -106,8 +107,6 @@ class Proxy(Services):
     def use_cache(self, client: ClientRequest) -> ClientRequest:
         if self.config.response_cache == "off":
             return client
-        from deepseek_cursor_proxy.exchange.response_cache import use_cache
-
         return use_cache(self.response_cache, self.config.response_cache, client)
 
     def admit_chat(self, named: "NamedKey", request: ChatRequest) -> Admission | None:

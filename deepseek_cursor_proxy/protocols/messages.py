@@ -22,7 +22,6 @@ calls, then the text of the user.
 Every other block is an ordinary part. `cache_control` is ignored.
 """
 
-import copy
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -111,8 +110,9 @@ class MessageReader:
         self.dropped: list[str] = []
 
     def copy(self) -> "MessageReader":
-        twin = copy.copy(self)
-        twin.dropped = self.dropped.copy()
+        # Not copy.copy(), which takes five times as long.
+        twin = MessageReader(self._server_api)
+        twin._legacy_calls, twin.dropped = self._legacy_calls, self.dropped.copy()
         return twin
 
     def read(self, message: Any, param: str) -> list[Message]:

@@ -177,10 +177,15 @@ def identify(
         outlines.append(MessageOutline(message.role, own.digest[:_SHORT]))
         blocks.append(own.blocks)
         keys.append(chains.add(message, own))
-    chat = digest(namespace, b"chat", *map(text_bytes, name), b"" if name.id else chains.opening)
+    chat = _chat_digest(namespace, name, b"" if name.id else chains.opening)
     history = History(tuple(keys), tuple(outlines), tuple(blocks), chat, chains)
     lookup.store(history, _BYTES_PER_MESSAGE * len(messages))
     return history
+
+
+@functools.lru_cache(256)
+def _chat_digest(namespace: bytes, name: ChatName, opening: bytes) -> bytes:
+    return digest(namespace, b"chat", *map(text_bytes, name), opening)
 
 
 class _HashChains:

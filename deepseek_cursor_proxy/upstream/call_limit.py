@@ -11,7 +11,6 @@ once. Every model has its own limit, because DeepSeek counts the calls per model
 
 import contextlib
 import threading
-from collections import Counter
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.deepseek.model_names import model_for_limit
@@ -51,7 +50,7 @@ class CallLimit:
         self._queue: list[_Waiter] = []
         self.running_calls = 0
         # The same by caller.
-        self._held: Counter[bytes] = Counter()
+        self._held: dict[bytes, int] = {}
 
     @property
     def queued_calls(self) -> int:
@@ -64,7 +63,7 @@ class CallLimit:
 
     def has_room(self, caller: bytes = b"") -> bool:
         """Whether a call of this caller would not have to wait."""
-        return _is_fair(self._limit - self.running_calls, self._held[caller])
+        return _is_fair(self._limit - self.running_calls, self._held.get(caller, 0))
 
     def acquire(self, peer: Peer | None = None, caller: bytes = b"") -> Slot:
         """Wait for a slot; QueueFull if that takes too long. Raises as `net.wait.pause` when the peer leaves."""
@@ -110,8 +109,8 @@ class CallLimit:
     def _count(self, caller: bytes, change: int) -> None:
         """Count a call that begins or is over; one that is over leaves its slot to a call that waits."""
         self.running_calls += change
-        self._held[caller] += change
-        if not self._held[caller]:
+        self._held[caller] = held = self._held.get(caller, 0) + change
+        if not held:
             del self._held[caller]
         if change < 0:
             self._grant_slots()
@@ -119,7 +118,7 @@ class CallLimit:
     def _grant_slots(self) -> None:
         while self._queue:
             # The first of those whose callers have the fewest: if it has no room, none has.
-            waiter = min(self._queue, key=lambda each: self._held[each.caller])
+            waiter = min(self._queue, key=lambda each: self._held.get(each.caller, 0))
             if not self.has_room(waiter.caller):
                 return
             self._queue.remove(waiter)
