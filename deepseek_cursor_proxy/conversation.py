@@ -89,7 +89,7 @@ _BYTES_PER_MESSAGE = 400
 
 # Content that is not plain text: parts in OpenAI's shape, `{"type": "text", "text": …}` and images or files.
 Parts = tuple[Mapping[str, Any], ...]
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 class ToolCall(NamedTuple):
@@ -150,16 +150,16 @@ class ChatRequest(NamedTuple):
     choices: int = 1
     thinking: bool = True
     effort: str = "high"
-    params: Mapping[str, Any] = _NOTHING
+    params: Mapping[str, Any] = _EMPTY
     chat_name: ChatName = UNNAMED
     # What the client sent and DeepSeek has no field for, for the log.
     dropped: tuple[str, ...] = ()
     # Tools that take free text: their calls are functions with one field upstream, and bare text to the client.
     custom_tools: frozenset[str] = frozenset()
     # Tools of a namespace, by their names upstream: the namespace, and the name that the client knows.
-    tool_namespaces: Mapping[str, tuple[str, str]] = _NOTHING
+    tool_namespaces: Mapping[str, tuple[str, str]] = _EMPTY
     # Tools whose names DeepSeek refuses: the names that it gets (see deepseek/tools/tool_definitions).
-    sent_names: Mapping[str, str] = _NOTHING
+    sent_names: Mapping[str, str] = _EMPTY
     # The API that the client uses; see deepseek/tools/server_tools for its name.
     client_api: str = "chat"
     # Tools that DeepSeek runs itself, as the client declares them, and the choice of one that it forces.
@@ -168,7 +168,7 @@ class ChatRequest(NamedTuple):
     # Whether the client wants the response cache to be used, if it says so.
     cache: bool | None = None
     # The custom tools that the client declares as OpenAI's chat completions have them: their calls come back so.
-    nested_tools: frozenset[str] = frozenset()
+    openai_custom_tools: frozenset[str] = frozenset()
 
 
 def pack_items(api: str, items: Sequence[Mapping[str, Any]]) -> str:
@@ -216,7 +216,7 @@ class CallPiece:
     arguments: str = ""
 
 
-class ForeignReasoning(NamedTuple):
+class OtherReasoning(NamedTuple):
     """What a chunk says about its reasoning that DeepSeek's own chunks do not: see deepseek/hosts.py."""
 
     # The field it came in, `reasoning` or `reasoning_details`.
@@ -288,7 +288,7 @@ class Delta(NamedTuple):
     chunk: Mapping[str, Any] | None = None
     run: Run | None = None
     # None in everything that DeepSeek itself sends.
-    foreign: ForeignReasoning | None = None
+    other_reasoning: OtherReasoning | None = None
     # None in answers without tools that DeepSeek runs itself.
     server: ServerDelta | None = None
 
@@ -330,9 +330,9 @@ class Reply:
         # In characters: what this holds in memory.
         self.size = 0
         # The names other than `reasoning_content` under which reasoning came, in their order.
-        self._foreign_names: dict[str, None] = {}
+        self._other_names: dict[str, None] = {}
         # How many pieces of reasoning came under another name only.
-        self._foreign_pieces = 0
+        self._other_pieces = 0
         self.finish_reason: str | None = None
         self._reasoning: list[str] = []
         self._text: list[str] = []
@@ -346,7 +346,7 @@ class Reply:
 
     def add(self, delta: Delta) -> None:
         # All at once, because this runs for every chunk: fields by name take longer.
-        _, reasoning, text, calls, finish_reason, usage, chunk, _, foreign, server = delta
+        _, reasoning, text, calls, finish_reason, usage, chunk, _, other, server = delta
         self.size += delta.size if calls else len(reasoning or "") + len(text or "")
         if usage is not None:
             self.usage = usage
@@ -357,12 +357,12 @@ class Reply:
             self._reasoning.append(reasoning)
         elif reasoning is not None:
             self._has_empty_reasoning = True
-        if foreign is not None:
-            self._foreign_names[foreign.name] = None
-            if reasoning and not foreign.is_native:
-                self._foreign_pieces += 1
-            merge_details(self._details, foreign.details)
-            values = [value for detail in foreign.details for value in detail.values()]
+        if other is not None:
+            self._other_names[other.name] = None
+            if reasoning and not other.is_native:
+                self._other_pieces += 1
+            merge_details(self._details, other.details)
+            values = [value for detail in other.details for value in detail.values()]
             self.size += sum(len(value) if isinstance(value, str) else 16 for value in values)
         if text:
             self._text.append(text)
@@ -398,14 +398,14 @@ class Reply:
         return tokens == 0 or self._has_empty_reasoning
 
     @property
-    def foreign_names(self) -> tuple[str, ...]:
+    def other_reasoning_names(self) -> tuple[str, ...]:
         """The names other than `reasoning_content` under which reasoning came."""
-        return tuple(self._foreign_names)
+        return tuple(self._other_names)
 
     @property
     def has_mixed_names(self) -> bool:
         """Whether upstream used `reasoning_content` and other names in the same answer."""
-        return bool(self._foreign_names) and len(self._reasoning) > self._foreign_pieces
+        return bool(self._other_names) and len(self._reasoning) > self._other_pieces
 
     def message(self) -> Message:
         if self._message is None:

@@ -4,7 +4,7 @@ It decodes strictly (UTF-8, finite numbers, limited depth and number of values) 
 ASCII-escaped. `repair_object` reads JSON that was cut off.
 
 In a client's JSON a field of the wrong type raises a BadRequest that names it; null counts as absent, as in OpenAI's
-clients. In upstream's JSON such a field counts as absent (`as_object` and its kind).
+clients. In upstream's JSON such a field counts as absent (`as_object`, `as_list`, `as_text`).
 """
 
 import codecs

@@ -163,7 +163,7 @@ class TeamComposeTest(unittest.TestCase):
         [largest] = re.findall(r"client_max_body_size (\d+)m;", NGINX)
         self.assertGreaterEqual(int(largest) * 1024**2, ProxyConfig().max_request_body_bytes)
         [patience] = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
-        self.assertGreater(int(patience), ProxyConfig().queue_patience)
+        self.assertGreater(int(patience), ProxyConfig().max_queue_seconds)
 
     def test_the_page_names_these_files(self) -> None:
         page = (ROOT / ".github/docs/team.md").read_text(encoding="utf-8")

@@ -24,13 +24,13 @@ from deepseek_cursor_proxy.json_codec import as_list, as_object
 
 
 class ListedClient(NamedTuple):
-    """A client that gets no block; `sign` is a product of its User-Agent, or the header of an SDK."""
+    """A client that gets no block; `marker` is a product of its User-Agent, or the header of an SDK."""
 
     name: str
-    sign: str
+    marker: str
 
 
-# Each with the version that was seen to send the sign; "source" where its source was read, not run.
+# Each with the version that was seen to send the marker; "source" where its source was read, not run.
 AGENTS = (
     # They show `reasoning_content` in a place of their own.
     ListedClient("Qwen Code", "QwenCode/"),  # 0.24.4
@@ -198,13 +198,13 @@ _CLAUDE = _product_pattern(r"claude[\w-]{0,40}/")
 # The name is bounded: without that, 64 kB of " codex" took 3.5 s, and a request needs no key to get here.
 _CODEX = _product_pattern(r"codex[\w -]{0,40}/")
 _OPENAI = re.compile(r"(?:Async)?(?:Azure)?OpenAI/", re.IGNORECASE)
-_AGENTS = _product_pattern(*(re.escape(client.sign) for client in AGENTS))
-_SDKS = _product_pattern(*(re.escape(client.sign) for client in SDKS if client.sign.endswith("/")))
+_AGENTS = _product_pattern(*(re.escape(client.marker) for client in AGENTS))
+_SDKS = _product_pattern(*(re.escape(client.marker) for client in SDKS if client.marker.endswith("/")))
 _PROGRAMS = (
     (_CURSOR, "Cursor"),
     (_CLAUDE_CODE, "Claude Code"),
     (_CODEX, "Codex"),
-    *((_product_pattern(re.escape(client.sign)), re.split("[,']", client.name)[0]) for client in AGENTS),
+    *((_product_pattern(re.escape(client.marker)), re.split("[,']", client.name)[0]) for client in AGENTS),
 )
 # The first product without its version.
 _PRODUCT = re.compile(r"[\w.+-]{1,24}")

@@ -79,13 +79,13 @@ def write_events(exchange: "OpenExchange", batches: Batches, writer: Writer) -> 
     yield last
 
 
-def plain_reply(exchange: "OpenExchange", batches: Batches, writer: Writer, blank_seconds: float) -> HttpReply:
-    """The reply: the whole value or, if that takes longer than `blank_seconds`, a body that begins with a blank."""
-    blanks = _take_all(exchange, batches, writer, blank_seconds)
+def plain_reply(exchange: "OpenExchange", batches: Batches, writer: Writer, space_seconds: float) -> HttpReply:
+    """The reply: the whole value or, if that takes longer than `space_seconds`, a body that begins with a space."""
+    spaces = _take_all(exchange, batches, writer, space_seconds)
     body: bytes | Body
     try:
-        if next(blanks, None) is not None:
-            body = _AnswerBody(exchange, write_events(exchange, blanks, _BlankWriter(writer)))
+        if next(spaces, None) is not None:
+            body = _AnswerBody(exchange, write_events(exchange, spaces, _WhitespaceWriter(writer)))
         else:
             body = writer.end()
             exchange.close()
@@ -98,8 +98,8 @@ def plain_reply(exchange: "OpenExchange", batches: Batches, writer: Writer, blan
     return HttpReply(200, body, headers)
 
 
-class _BlankWriter:
-    """Writes a blank for every batch of a plain answer whose client waits, then the answer of the other writer."""
+class _WhitespaceWriter:
+    """Writes a space for every batch while the client of a plain answer waits, then what the other writer returns."""
 
     def __init__(self, writer: Writer) -> None:
         self.end, self.fail = writer.end, writer.fail
@@ -128,9 +128,9 @@ def internal_error(error: Exception) -> InternalError:
     return InternalError()
 
 
-def _take_all(exchange: "OpenExchange", batches: Batches, writer: Writer, blank_seconds: float) -> Batches:
-    """Write every batch of an answer; yields an empty one each time the client has waited `blank_seconds`."""
-    due = monotonic() + blank_seconds
+def _take_all(exchange: "OpenExchange", batches: Batches, writer: Writer, space_seconds: float) -> Batches:
+    """Write every batch of an answer; yields an empty one each time the client has waited `space_seconds`."""
+    due = monotonic() + space_seconds
     try:
         for batch in batches:
             writer.write(batch)
@@ -138,7 +138,7 @@ def _take_all(exchange: "OpenExchange", batches: Batches, writer: Writer, blank_
                 continue
             # After the finish_reason the reply follows at once; it may be a failure, which needs its own status.
             if not any(isinstance(item, Delta) and item.finish_reason is not None for item in batch):
-                due = monotonic() + blank_seconds
+                due = monotonic() + space_seconds
                 yield []
     except Exception as error:
         exchange.fail(error)

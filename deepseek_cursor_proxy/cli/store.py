@@ -81,9 +81,9 @@ def check_engine(config: ProxyConfig) -> None:
     given_secret(config.secret_file)
     if config.store is not None:
         # Imported late: most proxies have no engine.
-        from deepseek_cursor_proxy.storage.resp.address import EngineAddress
+        from deepseek_cursor_proxy.storage.resp.address import RedisAddress
 
-        EngineAddress.parse(config.store)
+        RedisAddress.parse(config.store)
 
 
 def add_clear_flags(parser: argparse.ArgumentParser) -> None:

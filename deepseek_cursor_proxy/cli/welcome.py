@@ -34,9 +34,9 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
     store = "in memory, until the proxy stops" if is_in_memory else str(config.reasoning_content_path)
     if config.store:
         # Only here: most proxies share nothing.
-        from deepseek_cursor_proxy.storage.resp.address import EngineAddress
+        from deepseek_cursor_proxy.storage.resp.address import RedisAddress
 
-        store += f", shared on {EngineAddress.parse(config.store)}"
+        store += f", shared on {RedisAddress.parse(config.store)}"
     # public_hosts names a tunnel that we did not open.
     own_hosts = (f"https://{host}" for host in config.public_hosts if not host.startswith("*"))
     public_url = addresses.public_url or next(own_hosts, None)

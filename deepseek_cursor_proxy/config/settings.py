@@ -195,7 +195,7 @@ class ProxyConfig:
     max_upstream_calls: int = constant(480)
     queue_timeout: float = constant(30.0)
     # In DeepSeek's queue, where keep-alives are not silence: DeepSeek closes such a connection after ten minutes.
-    queue_patience: float = constant(630.0)
+    max_queue_seconds: float = constant(630.0)
     # Silence after which the client gets an empty event, so that it keeps waiting.
     heartbeat_interval: float = constant(15.0)
     # Clients at once; an editor uses a handful.

@@ -42,7 +42,7 @@ class Host:
     # It refuses a history without `reasoning_content`, so a filler is sent where none is known.
     requires_reasoning: bool = False
     # An answer without reasoning means that the model did not think; other hosts may have left the reasoning out.
-    absence_means_none: bool = False
+    silence_means_no_thinking: bool = False
     # It takes DeepSeek's own `prefix` and `user_id`; other hosts get `user_id` as OpenAI's `user`.
     has_extensions: bool = False
     # It may run DeepSeek's own tools, as web search.
@@ -110,12 +110,12 @@ DEEPSEEK = Host(
     _deepseek_fields,
     ("deepseek.com",),
     requires_reasoning=True,
-    absence_means_none=True,
+    silence_means_no_thinking=True,
     has_extensions=True,
     runs_server_tools=True,
 )
 # The host of any other base URL: it gets DeepSeek's fields, as gateways to DeepSeek expect.
-UNKNOWN = replace(DEEPSEEK, name="auto", domains=(), absence_means_none=False, is_learning=True)
+UNKNOWN = replace(DEEPSEEK, name="auto", domains=(), silence_means_no_thinking=False, is_learning=True)
 HOSTS = (
     DEEPSEEK,
     Host("openrouter", ReasoningForm.DETAILS, _openrouter_fields, ("openrouter.ai",)),

@@ -109,10 +109,10 @@ class Attempt:
         return self._client.is_held or self.target.lease is not None
 
     @property
-    def absence_means_none(self) -> bool:
+    def silence_means_no_thinking(self) -> bool:
         """Whether an answer without reasoning means that the model thought nothing."""
         host = self.api.host
-        return host.absence_means_none or (host.requires_reasoning and not self.request.thinking)
+        return host.silence_means_no_thinking or (host.requires_reasoning and not self.request.thinking)
 
     # The form of the request …
 

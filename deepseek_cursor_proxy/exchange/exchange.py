@@ -71,7 +71,7 @@ class Exchange:
         found, self._tracker = self._find(client)
         if (tools := self._tracker.left_out) is not None:
             api = tools.api if tools.server_tools else client.upstream_api
-            client = client._replace(chat=tools.put_back(client.chat), upstream_api=api)
+            client = client._replace(chat=tools.restore(client.chat), upstream_api=api)
             found, self._tracker = self._find(client)
             self._tracker.has_old_tools = True
         self._client = client
@@ -318,7 +318,7 @@ class Exchange:
             tokens=tokens,
             last_prompt=None if is_cached else self._tracker.last_prompt,
             cost=self._cost(tokens, facts.started_at + seconds),
-            mixed_names=reply.foreign_names if reply.has_mixed_names else (),
+            mixed_names=reply.other_reasoning_names if reply.has_mixed_names else (),
             retry_reasons=tuple(reasons),
             rerouted=tuple(self._failover.rerouted),
             caller=report.caller,

@@ -63,7 +63,7 @@ class TurnRecorder:
 
     def _record(self, turns: Sequence[Message], attempt: Attempt) -> None:
         """Store the reasoning of turns, under the keys of every form in which the client may echo them."""
-        is_known = attempt.absence_means_none or turns[0].reasoning or self._reply.has_empty_reasoning()
+        is_known = attempt.silence_means_no_thinking or turns[0].reasoning or self._reply.has_empty_reasoning()
         if not is_known:
             return
         prepared = attempt.prepared

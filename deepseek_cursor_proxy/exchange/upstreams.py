@@ -39,7 +39,7 @@ from deepseek_cursor_proxy.config.access_keys import is_anthropic_key, is_creden
 from deepseek_cursor_proxy.config.upstreams import UpstreamTable, serving
 from deepseek_cursor_proxy.conversation import ChatRequest, Reply
 from deepseek_cursor_proxy.deepseek import hosts
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, chat_of, with_server_tools
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, chat_api_for, with_server_tools
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import begins_with_block
 from deepseek_cursor_proxy.deepseek.hosts import Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools import server_tools
@@ -139,11 +139,11 @@ class Upstream:
 
     @cached_property
     def _default_api(self) -> UpstreamApi:
-        return chat_of(self.host)
+        return chat_api_for(self.host)
 
     @cached_property
     def _apis(self) -> Mapping[str | None, UpstreamApi]:
-        return {form.value: chat_of(_with_form(self.host, form)) for form in ReasoningForm}
+        return {form.value: chat_api_for(_with_form(self.host, form)) for form in ReasoningForm}
 
     @property
     def runs_server_tools(self) -> bool:
@@ -169,7 +169,7 @@ class Upstream:
             self._learn(ReasoningForm.CONTENT, is_sure=True)
         known, is_confirmed = self.forms.get(self.base_url), self.forms.is_confirmed(self.base_url)
         # Most answers teach nothing: they are as the last one was.
-        if known == ReasoningForm.CONTENT.value and is_confirmed and not reply.foreign_names:
+        if known == ReasoningForm.CONTENT.value and is_confirmed and not reply.other_reasoning_names:
             return
         if (form := _form_of(reply, has_thinking)) in _FIELDS:
             self._learn(form, is_sure=known not in _FIELD_NAMES or not is_confirmed)
@@ -208,7 +208,7 @@ class Upstream:
 
 def _form_of(reply: Reply, has_thinking: bool) -> ReasoningForm | None:
     """The form of the reasoning in an answer; None if it is no evidence of any."""
-    names, message = reply.foreign_names, reply.message()
+    names, message = reply.other_reasoning_names, reply.message()
     if ReasoningForm.DETAILS.value in names:
         return ReasoningForm.DETAILS
     if names and not reply.has_mixed_names:
@@ -230,7 +230,7 @@ def _with_form(host: Host, form: ReasoningForm) -> Host:
     if form is ReasoningForm.NONE:
         return replace(host, requires_reasoning=False)
     if form is host.form:
-        return replace(host, absence_means_none=True)
+        return replace(host, silence_means_no_thinking=True)
     return replace(host, form=form, requires_reasoning=False, runs_server_tools=False)
 
 

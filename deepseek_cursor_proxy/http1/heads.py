@@ -102,11 +102,11 @@ class HeadBuffer:
         lines_left = MAX_FIELDS + 2 - self._lines  # the first line and the blank one are no fields
         if new.count(b"\r\n") > lines_left:
             del new[len(new) - len(new.split(b"\r\n", lines_left + 1)[-1]) :]
-        is_halved = new.endswith(b"\r")  # its LF comes in the next packet
+        ends_in_cr = new.endswith(b"\r")  # its LF comes in the next packet
         pairs = new.count(b"\r\n")
-        if new.count(b"\n") != pairs or new.count(b"\r") != pairs + is_halved or new.translate(None, _LINE_BYTES):
+        if new.count(b"\n") != pairs or new.count(b"\r") != pairs + ends_in_cr or new.translate(None, _LINE_BYTES):
             raise self._fault("The head has a control character or a line that does not end in CRLF.", 400)
-        self._checked_bytes += len(new) - is_halved
+        self._checked_bytes += len(new) - ends_in_cr
         self._lines += pairs
         if size > bound or pairs > lines_left:
             raise self._fault(f"The head is too large: at most {bound} bytes here and {MAX_FIELDS} fields.", status)
@@ -176,7 +176,7 @@ def _parse_request_line(line: bytes) -> tuple[str, str, tuple[int, int]]:
         raise ProtocolError("The request line is not of the form `METHOD target HTTP/1.1`.")
     version = int(match[3]), int(match[4])
     if version not in ((1, 0), (1, 1)):
-        raise ProtocolError(f"HTTP/{version[0]}.{version[1]} is not spoken here; use HTTP/1.1.", 505)
+        raise ProtocolError(f"HTTP/{version[0]}.{version[1]} is not supported; use HTTP/1.1.", 505)
     method, target = match[1].decode(), match[2].decode()
     if len(target) > MAX_TARGET_BYTES:
         raise ProtocolError(f"The request target is longer than {MAX_TARGET_BYTES} bytes.", 414)

@@ -190,7 +190,7 @@ class ServerBlock(Block):
 
 
 # Reasoning or text, and its strings as they are between the quotes of JSON.
-_Words = tuple[type[Thinking] | type[Text], str, Sequence[bytes]]
+_PendingText = tuple[type[Thinking] | type[Text], str, Sequence[bytes]]
 
 
 class MessageWriter:
@@ -206,7 +206,7 @@ class MessageWriter:
         self._open: Block | None = None
         self._calls: dict[int, ToolUse] = {}
         # Reasoning and text that came in the middle of a call.
-        self._pending_words: list[_Words] = []
+        self._pending_texts: list[_PendingText] = []
         self._usage: Mapping[str, Any] | None = None
         self._finish_reason: str | None = None
         self._stop_sequence: str | None = None
@@ -272,9 +272,9 @@ class MessageWriter:
         self._usage = self._usage if item.usage is None else item.usage
         strings = item.run.strings if item.run is not None else None
         if item.reasoning and self._request.has_thinking:
-            self._write_words(Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]])
+            self._write_text(Thinking, item.reasoning, strings or [encode_json(item.reasoning)[1:-1]])
         if item.text:
-            self._write_words(Text, item.text, strings or [encode_json(item.text)[1:-1]])
+            self._write_text(Text, item.text, strings or [encode_json(item.text)[1:-1]])
         if item.server is not None:
             self._write_server_delta(item.server)
         for piece in item.calls:
@@ -288,11 +288,11 @@ class MessageWriter:
             self._stop_sequence = stop if isinstance(stop, str) and stop in self._request.stops else None
             self._close_all()
 
-    def _write_words(self, kind: "type[Thinking] | type[Text]", text: str, strings: Sequence[bytes]) -> None:
+    def _write_text(self, kind: "type[Thinking] | type[Text]", text: str, strings: Sequence[bytes]) -> None:
         block = self._open
         if isinstance(block, ToolUse) and not block.is_whole:
             # The block of the call would have to be closed, and could not be opened again.
-            self._pending_words.append((kind, text, strings))
+            self._pending_texts.append((kind, text, strings))
             return
         if not isinstance(block, kind):
             block = Thinking(self._sealer, self._request.omits_thinking) if kind is Thinking else Text()
@@ -335,11 +335,11 @@ class MessageWriter:
             self._events.append(block.finish())
 
     def _close_and_write_pending(self) -> None:
-        """Close the open block, then write the words that came in the middle of a call."""
+        """Close the open block, then write the texts that came in the middle of a call."""
         self._close_open()
-        pending, self._pending_words = self._pending_words, []
-        for words in pending:
-            self._write_words(*words)
+        pending, self._pending_texts = self._pending_texts, []
+        for text in pending:
+            self._write_text(*text)
 
     def _write_calls_in_turn(self) -> None:
         """Write what can be written of the calls: each begins when the one before it is whole, however they came."""
@@ -347,7 +347,7 @@ class MessageWriter:
         while unwritten:
             call = unwritten.pop(0)
             self._write_call(call)
-            if not (unwritten or self._pending_words) or not call.is_whole:
+            if not (unwritten or self._pending_texts) or not call.is_whole:
                 break
             self._close_and_write_pending()
 

@@ -117,7 +117,7 @@ class Item:
         return {"item_id": self.id, "output_index": self._index, **more}
 
 
-class WordsItem(Item):
+class StreamedTextItem(Item):
     """Reasoning or text; `strings` are its pieces as they are between the quotes of JSON."""
 
     _delta: "Splice"
@@ -134,7 +134,7 @@ _REASONING_FORMS = {
 }
 
 
-class ReasoningItem(WordsItem):
+class ReasoningItem(StreamedTextItem):
     """The reasoning; as a summary alone for clients that ask for one: Copilot makes text of an item that has both."""
 
     kind = "rs"
@@ -170,7 +170,7 @@ class ReasoningItem(WordsItem):
         super().finish()
 
 
-class TextItem(WordsItem):
+class TextItem(StreamedTextItem):
     """The text of the answer, with the log probabilities of its tokens for clients that ask for them."""
 
     kind = "msg"
@@ -346,7 +346,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 
 Save = Callable[[dict[str, Any]], None]
 _Item = TypeVar("_Item", bound=Item)
-_Words = TypeVar("_Words", bound=WordsItem)
+_TextPart = TypeVar("_TextPart", bound=StreamedTextItem)
 
 
 class ResponseWriter:
@@ -359,7 +359,7 @@ class ResponseWriter:
         self._save = save
         self._events = EventSequence()
         self._items: list[Item] = []
-        self._open: WordsItem | None = None
+        self._open: StreamedTextItem | None = None
         self._calls: dict[int, CallItem] = {}
         self._nameless: dict[int, CallPiece] = {}
         self._server_items: dict[int | str, ServerItem] = {}
@@ -464,7 +464,7 @@ class ResponseWriter:
         if not heartbeat.line or quiet >= _HEARTBEAT_SECONDS:
             self._add_lifecycle("response.in_progress", state("in_progress"))
 
-    def _open_item(self, kind: type[_Words]) -> _Words:
+    def _open_item(self, kind: type[_TextPart]) -> _TextPart:
         """The open item if it is of this kind, else a new one."""
         if isinstance(self._open, kind):
             return self._open

@@ -50,7 +50,7 @@ _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "requ
 _NAMED_CHOICES = ("function", "custom", "tool")
 _FIELDS = frozenset({"tools", "functions", "tool_choice", "function_call"})
 # Here, the type of a custom tool that is declared as chat completions have it.
-_NESTED = "nested custom"
+_OPENAI_CUSTOM = "openai custom"
 
 # The namespace and the name in it.
 QualifiedName = tuple[str, str]
@@ -133,7 +133,7 @@ class ToolSet:
         """A tool as a function; the name of a custom one is added to `custom`."""
         if tool["type"] != "function":
             self.custom.add(tool["function"]["name"])
-        if tool["type"] == _NESTED:
+        if tool["type"] == _OPENAI_CUSTOM:
             self.nested.add(tool["function"]["name"])
         return {**tool, "type": "function"}
 
@@ -226,7 +226,7 @@ def _is_plain(tool: Any) -> bool:
 
 
 def _read_tool(tool: Any, param: str, tool_set: ToolSet) -> Json | None:
-    """A tool in its nested form, of type custom or _NESTED if it is one; None if DeepSeek cannot run it."""
+    """A tool in its nested form, of type custom or _OPENAI_CUSTOM if it is one; None if DeepSeek cannot run it."""
     tool = object_at(tool, param)
     kind = optional_string(tool, "type", param)
     if "input_schema" in tool and kind in (None, "custom"):
@@ -238,7 +238,7 @@ def _read_tool(tool: Any, param: str, tool_set: ToolSet) -> Json | None:
     if kind == "custom":
         nested = tool.get("custom")
         if isinstance(nested, dict):
-            return {**_custom(nested, f"{param}.custom"), "type": _NESTED}
+            return {**_custom(nested, f"{param}.custom"), "type": _OPENAI_CUSTOM}
         return _custom(tool, param)
     name = optional_string(tool, "name", param)
     if tool_set.server_api is not None and server_tools.is_run_by_deepseek(kind, tool_set.server_api):
@@ -461,7 +461,7 @@ class CustomCallUnwrapper:
 
     @classmethod
     def of(cls, request: ChatRequest) -> "CustomCallUnwrapper | None":
-        return cls(request.custom_tools, request.nested_tools) if request.custom_tools else None
+        return cls(request.custom_tools, request.openai_custom_tools) if request.custom_tools else None
 
     def unwrap(self, delta: Delta, *, is_whole: bool = False) -> Delta:
         """The delta with raw text in place of arguments; the last delta brings the text that was held back."""

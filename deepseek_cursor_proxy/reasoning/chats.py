@@ -228,7 +228,7 @@ class ChatTools(NamedTuple):
         """About how many bytes it takes."""
         return 200 + 6 * sum([len(value_key(tool)) for tool in (*self.tools, *self.server_tools)])
 
-    def put_back(self, request: ChatRequest) -> ChatRequest:
+    def restore(self, request: ChatRequest) -> ChatRequest:
         """The request with these tools, none of which may be called."""
         return request._replace(
             tools=self.tools, server_tools=self.server_tools, sent_names=self.sent_names, tool_choice="none"

@@ -38,7 +38,7 @@ def record_keys(keys: TurnKeys, answer: Message) -> tuple[bytes, ...]:
         return ()
     if is_blank(answer.content) and not answer.tool_calls:
         return ()
-    words, lead = _words(f"{answer.reasoning}{answer.content}"), _lead(answer.content)
+    words, lead = _squeezed(f"{answer.reasoning}{answer.content}"), _lead(answer.content)
     leads = ("", lead) if 0 < len(lead) <= _LONGEST_LEAD else ("",)
     return tuple([keys.words_key(words, lead) for lead in leads])
 
@@ -131,14 +131,14 @@ def _readings(turns: FoundTurns, at: int) -> list[_Reading]:
         echo, answer = messages[last - 1], messages[last]
         is_echo = is_blank(echo.reasoning) and not echo.tool_calls and is_blank(answer.reasoning)
         if is_echo and isinstance(echo.content, str) and isinstance(answer.content, str):
-            readings.append(_Reading(last, answer, echo.content, own, _words(echo.content + answer.content)))
+            readings.append(_Reading(last, answer, echo.content, own, _squeezed(echo.content + answer.content)))
     message, own = messages[at], keys[at]
     if own is not None and isinstance(message.content, str):
-        readings.append(_Reading(at, message, None, own, _words((message.reasoning or "") + message.content)))
+        readings.append(_Reading(at, message, None, own, _squeezed((message.reasoning or "") + message.content)))
     return readings
 
 
-def _words(text: str) -> str:
+def _squeezed(text: str) -> str:
     """The words of a reasoning and the text after it, without what we display in that."""
     openings = [at for opening in thinking_blocks.OPENINGS if (at := text.find(opening)) >= 0]
     if openings:

@@ -5,7 +5,7 @@ Turns for which DeepSeek ran its own tools are sent back as they came, whatever 
 Codex drops the ids of searches, other clients drop fields of them or the reasoning between them. DeepSeek finds the
 results of a search by its item, and its prefix cache hits only on an equal beginning, so the turn shall go back as it
 came. The recorder stores the items of an answer with the places of its reasoning (see conversation.pack_items), under
-its exact key (see identity) and under keys made of its words and calls, for histories that have changed. An item counts
+its exact key (see identity) and under keys made of its texts and calls, for histories that have changed. An item counts
 as a stored one if none of its fields contradicts that; if one of a turn does, the turn stays as the client sent it.
 
 Reasoning details are stored under the text that they came with (see `identity.details_key`).
@@ -28,7 +28,7 @@ _ADDED_FIELDS = frozenset({"action", "query"})
 
 def record_keys(namespace: bytes, turn: Message, keys: TurnKeys) -> tuple[bytes, ...]:
     """The keys to record the items of an answer under, the strongest first."""
-    return _exact_key(keys), *(_key(namespace, words) for words in _words(turn))
+    return _exact_key(keys), *(_key(namespace, text) for text in _identifying_texts(turn))
 
 
 _COMPLETE: Stage[Message, tuple[Message, ...]] = Stage("items")
@@ -50,9 +50,9 @@ def complete(prepared: PreparedRequest, namespace: bytes, find: FindTexts, memor
     new = [at for at in places if at >= lookup.count and messages[at].server_items is not None]
     missing = _complete_each(completed, {at: exact_keys[at] for at in new if at in exact_keys}, find)
     missing += [at for at in new if at not in exact_keys]
-    # A turn is looked up by its words only if no other key finds it: many turns may have the same words.
-    by_words = {at: _key(namespace, words[0]) for at in missing if (words := _words(messages[at]))}
-    _complete_each(completed, by_words, find)
+    # A turn is looked up by its texts only if no other key finds it: many turns may have the same texts.
+    text_keys = {at: _key(namespace, texts[0]) for at in missing if (texts := _identifying_texts(messages[at]))}
+    _complete_each(completed, text_keys, find)
     new_items = sum([len(completed[at].server_items or "") for at in new])
     lookup.store(tuple(completed), lookup.size + new_items)
     return prepared._replace(request=prepared.request._replace(messages=tuple(completed)))
@@ -71,17 +71,17 @@ def _complete_each(messages: list[Message], keys: Mapping[int, bytes], find: Fin
     return missing
 
 
-def _words(turn: Message) -> list[str]:
+def _identifying_texts(turn: Message) -> list[str]:
     """The reasoning, the text, and the random ids of the calls, as far as there are any."""
     content = turn.content if isinstance(turn.content, str) else ""
     calls = " ".join(call.id for call in turn.tool_calls if is_unique_id(call.id))
     # Clients trim the text, and the reasoning is the original by now.
-    words = ["" if is_blank(turn.reasoning) else turn.reasoning or "", content.strip(), calls]
-    return [text for text in words if text]
+    texts = ["" if is_blank(turn.reasoning) else turn.reasoning or "", content.strip(), calls]
+    return [text for text in texts if text]
 
 
-def _key(namespace: bytes, words: str) -> bytes:
-    return digest(namespace, b"server items", text_bytes(words))
+def _key(namespace: bytes, text: str) -> bytes:
+    return digest(namespace, b"server items", text_bytes(text))
 
 
 def _exact_key(keys: TurnKeys) -> bytes:
@@ -100,26 +100,26 @@ def _complete(message: Message, stored: Sequence[str]) -> Message | None:
     for text in stored:
         ((_, whole),) = json.loads(text).items()
         theirs = [item for item in whole if is_made_by_tool(item)]
-        if len(own) == len(theirs) and all(_is_part(*pair) for pair in zip(own, theirs, strict=True)):
-            return message._replace(server_items=pack_items(api, _put_in_places(sent, whole, has_thinking)))
+        if len(own) == len(theirs) and all(_may_be_cut_from(*pair) for pair in zip(own, theirs, strict=True)):
+            return message._replace(server_items=pack_items(api, _merge_items(sent, whole, has_thinking)))
     return None
 
 
-def _is_part(sent: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
+def _may_be_cut_from(sent: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
     """Whether a client may have made one item of the other, by dropping fields."""
     for name, value in sent.items():
         if value is None or name == _CHANGING_FIELD or (name in _ADDED_FIELDS and name not in whole):
             continue
         stored = whole.get(name)
         if isinstance(value, dict) and isinstance(stored, dict):
-            if not _is_part(value, stored):
+            if not _may_be_cut_from(value, stored):
                 return False
         elif value != stored:
             return False
     return True
 
 
-def _put_in_places(
+def _merge_items(
     sent: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]], has_thinking: bool
 ) -> list[Mapping[str, Any]]:
     """The stored items, with the texts that the client sent between them, and the reasoning if it sent none."""

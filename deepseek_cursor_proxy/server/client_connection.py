@@ -46,8 +46,8 @@ _SEND_BUFFER_BYTES = 128 * 1024
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 # How long we go on reading after a refusal: closing a socket with unread bytes would lose the reply. A client that
 # still sends gets more time than a silent one.
-_LINGER_SECONDS = 10.0
-_LINGER_SILENCE_SECONDS = 2.0
+_DRAIN_SECONDS = 10.0
+_DRAIN_SILENCE_SECONDS = 2.0
 # How long an idle connection waits at a time: on Windows nothing else ends a wait when the proxy stops.
 _LOOK_SECONDS = 0.5 if os.name == "nt" else 3600.0
 
@@ -149,7 +149,7 @@ class ClientConnection:
     def _refuse(self, error: ProxyError) -> None:
         """Send what is wrong, leaving the client the time to read it; the connection ends after it."""
         self._send(encode_refusal(error, with_body=not self._is_head))
-        self._linger()
+        self._drain()
 
     # One request …
 
@@ -172,7 +172,7 @@ class ClientConnection:
             is_persistent = is_persistent and is_chunked
             self._stream(reply, reply.body, is_persistent=is_persistent, is_chunked=is_chunked)
         if not body.is_read:
-            self._linger()
+            self._drain()
         return is_persistent
 
     def _call_app(self, request: HttpRequest) -> HttpReply:
@@ -249,7 +249,7 @@ class ClientConnection:
         rest, self._rest = self._rest, b""
         return rest
 
-    def put_back(self, rest: bytes) -> None:
+    def unread(self, rest: bytes) -> None:
         self._rest = rest
 
     # Writing …
@@ -304,11 +304,11 @@ class ClientConnection:
         if end:
             self._send(end)
 
-    def _linger(self) -> None:
+    def _drain(self) -> None:
         """Discard what the client still sends, until it has read our reply; an early close would lose the reply."""
         self._shut(socket.SHUT_WR)
-        until = time.monotonic() + _LINGER_SECONDS
-        while (now := time.monotonic()) < until and self.receive(min(until, now + _LINGER_SILENCE_SECONDS)):
+        until = time.monotonic() + _DRAIN_SECONDS
+        while (now := time.monotonic()) < until and self.receive(min(until, now + _DRAIN_SILENCE_SECONDS)):
             pass
 
 
@@ -351,7 +351,7 @@ class RequestBody:
             return self._unpack(pieces) if self._coding else b"".join(pieces)
         finally:
             # Also when this body is refused: the next request may follow it.
-            self._source.put_back(self._decoder.rest)
+            self._source.unread(self._decoder.rest)
 
     def _unpack(self, pieces: Iterable[bytes]) -> bytes:
         decoder = ContentDecoder(self._coding, self._limit)

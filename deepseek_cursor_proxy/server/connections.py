@@ -96,7 +96,7 @@ class Connections:
             on_accept(sock, address)
         except Exception as error:
             # A bug costs one client, not all that come after it.
-            _log.error("unexpected %s while letting a client in", type(error).__name__)
+            _log.error("unexpected %s while accepting a client", type(error).__name__)
             sock.close()
 
     # Serving …

@@ -226,11 +226,11 @@ class SessionStore:
             self._unpruned = 0
             self._pruner.wake()
 
-    def _write(self, turns: Sequence[TurnOfSession], is_retry: bool) -> Sequence[None]:
-        with self.database.transaction(is_retry=is_retry) as connection:
+    def _write(self, turns: Sequence[TurnOfSession], despite_fault: bool) -> Sequence[None]:
+        with self.database.transaction(despite_fault=despite_fault) as connection:
             for turn in turns:
                 self._add(connection, turn)
-        if is_retry:
+        if despite_fault:
             self._file.outage.count(len(turns))
         return [None] * len(turns)
 

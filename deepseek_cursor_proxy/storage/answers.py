@@ -150,8 +150,8 @@ class CachedAnswers(Table[_Answer]):
         if len(self._totals) >= _COUNTS_BETWEEN_WRITES:
             self._totals.try_flush()
 
-    def _add_totals(self, totals: Sequence[CacheTotals], is_retry: bool) -> Sequence[CacheTotals]:
-        with self.database.transaction(is_retry=is_retry) as connection:
+    def _add_totals(self, totals: Sequence[CacheTotals], despite_fault: bool) -> Sequence[CacheTotals]:
+        with self.database.transaction(despite_fault=despite_fault) as connection:
             connection.executemany(
                 "INSERT INTO cache_totals (currency, hits, misses, tokens, money) VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (currency) DO UPDATE SET hits = hits + excluded.hits, misses = misses + excluded.misses, "

@@ -1,6 +1,6 @@
 """Database: one SQLite file, shared by threads. Store: opens it, and opens it again after a fault.
 
-WAL with synchronous=NORMAL: a commit survives the death of this process at any moment; a power cut may lose the last
+WAL with synchronous=NORMAL: a commit survives a crash of this process at any moment; a power cut may lose the last
 commits, never the file. With durability "full" a commit returns once the disk has it. One connection writes and one
 reads, each for one thread at a time, so that a lookup never waits for a writer; `:memory:` has one for both.
 
@@ -117,12 +117,12 @@ class Database:
 
     # Reading and writing …
 
-    def transaction(self, *, is_retry: bool = False, wait: float | None = None) -> "Transaction":
-        """The connection in a transaction, with `is_retry` despite a known fault. Raises Unusable for a fault.
+    def transaction(self, *, despite_fault: bool = False, wait: float | None = None) -> "Transaction":
+        """The connection in a transaction, with `despite_fault` despite a known fault. Raises Unusable for a fault.
 
         It waits for another process as long as any call may, or for `wait` seconds, without holding up other threads.
         """
-        return Transaction(self, is_retry, _BUSY_SECONDS if wait is None else wait)
+        return Transaction(self, despite_fault, _BUSY_SECONDS if wait is None else wait)
 
     def reader(self) -> "Reading":
         """A connection for SELECT. Raises Unusable for every fault of the file."""
@@ -195,7 +195,7 @@ class Database:
     def on_reopen(self, write_waiting: Callable[[], bool]) -> None:
         """Register a function of a store that writes the entries that waited, and returns True if all are written.
 
-        It uses `transaction(is_retry=True)`.
+        It uses `transaction(despite_fault=True)`.
         """
         self._waiting_writers.append(write_waiting)
 
@@ -240,7 +240,7 @@ class Database:
 
     def confirm(self) -> None:
         """Prove by a write that the file is writable, and let other writes through. Raises Unusable."""
-        with self.transaction(is_retry=True) as connection:
+        with self.transaction(despite_fault=True) as connection:
             self._schema.write_version(connection)
         with self._lock:
             self._write_fault = None
@@ -362,9 +362,9 @@ class Reading:
 class Transaction:
     """One transaction of a Database, whose lock its thread holds."""
 
-    def __init__(self, database: Database, is_retry: bool, wait: float) -> None:
+    def __init__(self, database: Database, despite_fault: bool, wait: float) -> None:
         self._database = database
-        self._is_retry = is_retry
+        self._is_retry = despite_fault
         self._wait = wait
 
     def __enter__(self) -> sqlite3.Connection:

@@ -123,7 +123,7 @@ class LimitTables:
 
     def _transaction(self) -> Transaction:
         # Also while the stores know of a fault: it may be a lock that is over by now.
-        return self._database.transaction(is_retry=True, wait=_LOCK_SECONDS)
+        return self._database.transaction(despite_fault=True, wait=_LOCK_SECONDS)
 
     def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
         with self._transaction() as connection:

@@ -62,7 +62,7 @@ class SharedReasonings(Protocol):
     """The same reasonings on an engine, which other proxies find."""
 
     @property
-    def is_behind(self) -> bool: ...
+    def has_backlog(self) -> bool: ...
 
     def record(self, caller: bytes, entries: Sequence[ReasoningEntry]) -> bool: ...
     def find(self, caller: bytes, keys: Collection[bytes]) -> list[tuple[bytes, bytes]] | None: ...
@@ -201,17 +201,17 @@ class ReasoningStore(Table[ReasoningEntry]):
         _add_texts(on_engine, shared)
         if entries := _entries_beyond(on_engine, own):
             self._waiting.write_later(entries)
-        if not self._shared.is_behind and (entries := _entries_beyond(own, on_engine)):
+        if not self._shared.has_backlog and (entries := _entries_beyond(own, on_engine)):
             self._shared.record(caller, entries)
         return {key: list(dict.fromkeys((*own.get(key, ()), *on_engine.get(key, ())))) for key in {**own, **on_engine}}
 
-    def _write(self, entries: Sequence[ReasoningEntry], is_retry: bool) -> Sequence[ReasoningEntry]:
+    def _write(self, entries: Sequence[ReasoningEntry], despite_fault: bool) -> Sequence[ReasoningEntry]:
         """Write entries, and the uses noted by lookups."""
         # Not at the start of the program, which is waited for.
         from hashlib import sha256
 
         now = self.clock()
-        with self.database.transaction(is_retry=is_retry) as connection:
+        with self.database.transaction(despite_fault=despite_fault) as connection:
             with self._lock:
                 used, self._used = self._used, set()
             for keys, text in entries:
@@ -227,7 +227,7 @@ class ReasoningStore(Table[ReasoningEntry]):
             if used:
                 connection.executemany(_ADD_USE, [(now, id, self._use_resolution()) for id in used])
         self._count_writes(sum([1 + len(entry.text) // _BYTES_PER_TURN for entry in entries]))
-        if is_retry:
+        if despite_fault:
             self.file.outage.count(len(entries))
         return entries
 

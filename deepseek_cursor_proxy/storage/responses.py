@@ -92,7 +92,7 @@ class SharedRows(Protocol):
     """The same rows on an engine, as `shared.responses` has them: most proxies have none, and are smaller without."""
 
     @property
-    def is_behind(self) -> bool: ...
+    def has_backlog(self) -> bool: ...
     def change(self, change: ResponseChange) -> bool | None: ...
     def find(self, caller: bytes, id: str, *, with_events: bool) -> ResponseRow | None: ...
     def close(self) -> None: ...
@@ -173,7 +173,7 @@ class ResponseStore(Table[ResponseChange]):
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         # The same responses on an engine, which other proxies find.
         self._shared: SharedRows | None = None
-        database.on_reopen(self._fail_owed_orphans)
+        database.on_reopen(self._fail_orphans_after_reopen)
 
     def share(self, shared: SharedRows) -> None:
         """Store on the engine too, before a change returns, and find what other proxies stored."""
@@ -337,7 +337,7 @@ class ResponseStore(Table[ResponseChange]):
         """The row on the engine, or in the file: the newer one, and the file's own if the engine has an older state."""
         if self._shared is None:
             return self._read(caller, response_id, with_events=with_events)
-        if self._shared.is_behind and (row := self._read(caller, response_id, with_events=with_events)) is not None:
+        if self._shared.has_backlog and (row := self._read(caller, response_id, with_events=with_events)) is not None:
             return row
         row = self._shared.find(caller, response_id, with_events=with_events)
         if row is None or row.status not in ("completed", "deleted"):
@@ -380,24 +380,24 @@ class ResponseStore(Table[ResponseChange]):
             return self._fail_orphans()
         return 0
 
-    def _fail_owed_orphans(self) -> bool:
+    def _fail_orphans_after_reopen(self) -> bool:
         if self._has_orphans:
-            self._fail_orphans(is_retry=True)
+            self._fail_orphans(despite_fault=True)
         return True
 
-    def _fail_orphans(self, *, is_retry: bool = False) -> int:
+    def _fail_orphans(self, *, despite_fault: bool = False) -> int:
         query = f"SELECT number, caller, id, body FROM responses WHERE {_IS_UNFINISHED}"
         with self._lock:
             failed = 0
             for number, caller, id, packed in self.database.select(query):
                 if (caller, id) not in self._in_work:
-                    failed += self._fail(number, failed_body(packed), is_retry)
+                    failed += self._fail(number, failed_body(packed), despite_fault)
             self._has_orphans = False
             return failed
 
-    def _fail(self, number: int, body: bytes, is_retry: bool) -> bool:
+    def _fail(self, number: int, body: bytes, despite_fault: bool) -> bool:
         """Mark a response as failed, with this packed body. True if it was still unfinished."""
-        with self.database.transaction(is_retry=is_retry) as connection:
+        with self.database.transaction(despite_fault=despite_fault) as connection:
             changed = connection.execute(
                 "UPDATE responses SET status = 'failed', body = ?, size = size - length(body) + ? "
                 f"WHERE number = ? AND {_IS_UNFINISHED}",
@@ -415,7 +415,7 @@ class ResponseStore(Table[ResponseChange]):
             self._shared.close()
         count = super().close()
         with self._faults.guard("catch up"):
-            self._fail_owed_orphans()
+            self._fail_orphans_after_reopen()
         if count:
             _log.warning("%d of the responses in memory never reached the store and are forgotten", count)
         return count

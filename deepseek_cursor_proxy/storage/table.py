@@ -75,9 +75,9 @@ class Table(Generic[_Entry]):
         self._writes = 0
         self._pruner = BackgroundTask(self._prune_once, f"{self.name}-prune")
 
-    def _write(self, entries: Sequence[_Entry], is_retry: bool) -> Sequence[Any]:
-        """Write entries in one transaction, with `is_retry` despite a known fault. Returns one result per entry."""
-        with self.database.transaction(is_retry=is_retry) as connection:
+    def _write(self, entries: Sequence[_Entry], despite_fault: bool) -> Sequence[Any]:
+        """Write entries in one transaction and return one result per entry."""
+        with self.database.transaction(despite_fault=despite_fault) as connection:
             results = [self._write_entry(connection, entry) for entry in entries]
         self._count_writes(len(entries))
         return results

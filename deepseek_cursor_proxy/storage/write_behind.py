@@ -62,7 +62,7 @@ class WriteBehind(Generic[_Entry]):
     def __init__(
         self, database: Database, write: Callable[[Sequence[_Entry], bool], Sequence[Any]], faults: FaultGuard
     ) -> None:
-        """`write(entries, is_retry)` returns one result per entry; with `is_retry` it tries despite a known fault."""
+        """`write(entries, despite_fault)` returns one result per entry."""
         self._database = database
         self._write = write
         self._faults = faults
@@ -208,16 +208,16 @@ class WriteBehind(Generic[_Entry]):
         """Write what waits, unless the file has a fault; False if something waits for the file."""
         if self._entries and self._database.fault is None:
             with self._faults.guard("record"):
-                self.flush(is_retry=False)
+                self.flush(despite_fault=False)
                 return True
         return not self._entries
 
-    def flush(self, *, is_retry: bool = True) -> bool:
-        """Write all entries; with `is_retry` despite a known fault. True if none was refused. Raises Unusable."""
+    def flush(self, *, despite_fault: bool = True) -> bool:
+        """Write all entries; with `despite_fault` despite a known fault. True if none was refused. Raises Unusable."""
         last = -1
         while batch := self._oldest(last):
             last = max(batch)
-            self._flush_batch(batch, is_retry)
+            self._flush_batch(batch, despite_fault)
         return not self._entries
 
     def close(self, flush: Callable[[], object] | None = None) -> int:
@@ -249,18 +249,18 @@ class WriteBehind(Generic[_Entry]):
                     oldest[number] = entry
         return oldest
 
-    def _flush_batch(self, batch: dict[int, _Entry], is_retry: bool) -> None:
+    def _flush_batch(self, batch: dict[int, _Entry], despite_fault: bool) -> None:
         with self._writing:
             try:
                 # Without those that were discarded since, or written by another thread.
                 if entries := [entry for number, entry in batch.items() if number in self._entries]:
-                    self._write(entries, is_retry)
+                    self._write(entries, despite_fault)
             except Unusable:
                 raise
             except Exception as error:
                 if len(batch) > 1:
                     for number, entry in batch.items():
-                        self._flush_batch({number: entry}, is_retry)
+                        self._flush_batch({number: entry}, despite_fault)
                     return
                 self._faults.warn("record", error)
                 if self.keeps_refused:

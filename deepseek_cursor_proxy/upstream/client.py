@@ -168,7 +168,7 @@ def _to_proxy_error(error: Exception, origin: Origin, setting: str) -> ProxyErro
         return UpstreamDropped(f"{host} closed the connection without answering. Try again in a moment.")
     if isinstance(error, ssl.SSLCertVerificationError):
         return UpstreamFailed(
-            f"The certificate of {host} is not to be trusted ({error.verify_message}), so nothing was sent to it. "
+            f"The certificate of {host} is not trusted ({error.verify_message}), so nothing was sent to it. "
             f"Check {setting}, or name the certificate of your network's own authority in SSL_CERT_FILE."
         )
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):

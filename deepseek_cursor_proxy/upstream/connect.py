@@ -61,7 +61,7 @@ class Connector:
                 _open_tunnel(Connection(origin, sock), proxy, deadline, peer)
         context = self._tls_context()
         try:
-            return Connection(origin, _shake_hands(context, sock, origin.host, deadline, peer))
+            return Connection(origin, _tls_handshake(context, sock, origin.host, deadline, peer))
         except ssl.SSLCertVerificationError:
             # Counted only now: the certificates of a directory are loaded when one is looked up.
             if context.cert_store_stats()["x509_ca"] == 0:
@@ -133,7 +133,7 @@ def _error_text(code: int) -> str:
     return texts[code].rstrip(".") if code in texts else os.strerror(code)
 
 
-def _shake_hands(
+def _tls_handshake(
     context: ssl.SSLContext, sock: socket.socket, host: str, deadline: Deadline, peer: Peer | None
 ) -> ssl.SSLSocket:
     try:

@@ -6,7 +6,7 @@
     pieces      the body as it arrives, without heartbeats
 
 While a call is queued, DeepSeek sends comments and blank lines as keep-alives: they postpone the deadline by up to
-`queue_patience`. The reader of a stream reports which pieces were more than that. A response that ended properly
+`max_queue_seconds`. The reader of a stream reports which pieces were more than that. A response that ended properly
 returns its connection to the pool, any other closes it.
 """
 
@@ -40,7 +40,7 @@ _ERROR_SECONDS = 10.0
 # After the answer is complete only its usage and [DONE] are worth waiting for, and not for long.
 _USAGE_SECONDS = 5.0
 # After its last event a stream ends within a moment, or its connection is not worth keeping.
-_LINGER_SECONDS = 0.25
+_END_SECONDS = 0.25
 # A server that sends more interim responses than this has no final one.
 _MOST_INTERIM_RESPONSES = 16
 # DeepSeek's type, and what gateways call it when they do not know better.
@@ -150,23 +150,23 @@ class UpstreamResponse:
             return self.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)
         return b""
 
-    def read(self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf) -> bytes:
-        for item in self.read_with_heartbeats(limit, patience):
+    def read(self, limit: int = _MAX_ANSWER_BYTES, max_seconds: float = math.inf) -> bytes:
+        for item in self.read_with_heartbeats(limit, max_seconds):
             if isinstance(item, bytes):
                 return item
         raise AssertionError
 
     def read_with_heartbeats(
-        self, limit: int = _MAX_ANSWER_BYTES, patience: float = math.inf
+        self, limit: int = _MAX_ANSWER_BYTES, max_seconds: float = math.inf
     ) -> Generator[bytes | Heartbeat, None, None]:
         """The whole body, and before it a Heartbeat for every keep-alive while the call is queued."""
         pieces: list[bytes] = []
         decoder, has_begun = self._open_decoder(limit), False
-        timeout = min(self._config.request_timeout, patience)
+        timeout = min(self._config.request_timeout, max_seconds)
         now = time.monotonic()
         deadline = Deadline(now + timeout)
         # A refusal is not queued.
-        queued_until = now + (self._config.queue_patience if patience == math.inf else 0.0)
+        queued_until = now + (self._config.max_queue_seconds if max_seconds == math.inf else 0.0)
         while not self._is_ended:
             data = self._next(deadline)
             if data is None:
@@ -241,7 +241,7 @@ class UpstreamResponse:
     def note_keep_alive(self) -> None:
         """Record that the last piece was a keep-alive: the call is queued."""
         self._keep_alive_at = now = time.monotonic()
-        queued_until = min(now + self._config.request_timeout, self._progress_at + self._config.queue_patience)
+        queued_until = min(now + self._config.request_timeout, self._progress_at + self._config.max_queue_seconds)
         self._give_up_at = max(self._give_up_at, queued_until)
 
     def note_progress(self) -> None:
@@ -319,8 +319,8 @@ class UpstreamResponse:
         try:
             if was_complete and not self._is_ended:
                 self._await_end()
-            is_in_step = not (self._body.rest or self._unread or self._connection.has_unsent_bytes)
-            if self._is_ended and self._keeps_alive and is_in_step:
+            has_no_leftover = not (self._body.rest or self._unread or self._connection.has_unsent_bytes)
+            if self._is_ended and self._keeps_alive and has_no_leftover:
                 self._pool.give_back(self._connection)
             else:
                 self._connection.close()
@@ -329,7 +329,7 @@ class UpstreamResponse:
                 self.slot.release()
 
     def _await_end(self) -> None:
-        deadline = Deadline.after(_LINGER_SECONDS)
+        deadline = Deadline.after(_END_SECONDS)
         # The client has its answer and need not stay.
         self._peer = None
         with contextlib.suppress(ProxyError):

@@ -182,9 +182,9 @@ class UsageLedger(Table[RequestRecord]):
             return mean_output(connection, model)
         return 0
 
-    def _write(self, entries: Sequence[RequestRecord], is_retry: bool) -> Sequence[UsageRow]:
+    def _write(self, entries: Sequence[RequestRecord], despite_fault: bool) -> Sequence[UsageRow]:
         rows = list(map(_row, entries))
-        with self.database.transaction(is_retry=is_retry) as connection:
+        with self.database.transaction(despite_fault=despite_fault) as connection:
             connection.executemany(_INSERT, [row[1:] for row in rows])
             write_sums(connection, sum_by_day(rows))
         self._count_writes(len(rows))

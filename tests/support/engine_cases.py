@@ -1,4 +1,4 @@
-"""What holds for an Engine on any server: the suite runs it on the stand-in, `tests/interop` on a real one.
+"""What holds for an RedisClient on any server: the suite runs it on the stand-in, `tests/interop` on a real one.
 
 A subclass starts the server and sets `url`. The server is empty, and it is the test's own.
 """
@@ -6,8 +6,8 @@ A subclass starts the server and sets `url`. The server is empty, and it is the 
 import threading
 import unittest
 
-from deepseek_cursor_proxy.storage.resp.address import EngineAddress
-from deepseek_cursor_proxy.storage.resp.client import Engine, Script, ScriptCall
+from deepseek_cursor_proxy.storage.resp.address import RedisAddress
+from deepseek_cursor_proxy.storage.resp.client import RedisClient, Script, ScriptCall
 from deepseek_cursor_proxy.storage.resp.protocol import Reply, ReplyError
 from tests.support.resp_commands import Call, register_twin
 from tests.support.threads import run_at_once
@@ -43,9 +43,9 @@ register_twin(COUNT_UP, _count_up)
 class EngineCase(unittest.TestCase):
     """A test with engines that are closed at its end."""
 
-    def engine(self, url: str) -> Engine:
+    def engine(self, url: str) -> RedisClient:
         self.changes: list[str] = []
-        engine = Engine(EngineAddress.parse(url), on_change=self.changes.append)
+        engine = RedisClient(RedisAddress.parse(url), on_change=self.changes.append)
         self.addCleanup(engine.close)
         return engine
 

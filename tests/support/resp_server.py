@@ -1,7 +1,7 @@
 """A stand-in for a Redis or Valkey server, in this process: one thread per connection, the data in dicts.
 
     server = self.enterContext(RespServer())
-    Engine(EngineAddress.parse(server.url))
+    RedisClient(RedisAddress.parse(server.url))
 
 Tests make it fail: `pause` (as SIGSTOP does), `stop`, `start` (on the same
 port), `refusal` (an error reply to every command), `password`. `RespCluster` is some of them with the slots shared out.

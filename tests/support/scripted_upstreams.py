@@ -62,7 +62,7 @@ END = _event("stop") + b"data: [DONE]\n\n"
 # What happens in place of a response.
 FAULTS: dict[str, Callable[[], ProxyError]] = {
     "dropped": lambda: UpstreamDropped("host:443 cannot be reached (Connection refused). Check network."),
-    "failed": lambda: UpstreamFailed("The certificate of host is not to be trusted."),
+    "failed": lambda: UpstreamFailed("The certificate of host is not trusted."),
     "timeout": lambda: UpstreamTimeout("host did not answer in time."),
     "connect timeout": lambda: ConnectionTimeout("host cannot be reached in time."),
     "429": _refused(429, "busy"),

@@ -97,11 +97,11 @@ class _Limits:
         return list(self.call("SMEMBERS", self.base + b"q" + request))
 
     def held(self, request: bytes, counter: bytes, now: float) -> bytes | None:
-        amount, _, lapses_at = (self.call("HGET", self.base + b"h" + counter, request) or b"").partition(b" ")
-        return amount if amount and float(lapses_at) > now else None
+        amount, _, expires_at = (self.call("HGET", self.base + b"h" + counter, request) or b"").partition(b" ")
+        return amount if amount and float(expires_at) > now else None
 
-    def hold(self, request: bytes, counter: bytes, amount: bytes, lapses_at: float) -> None:
-        self.call("HSET", self.base + b"h" + counter, request, amount + b" %.6f" % lapses_at)
+    def hold(self, request: bytes, counter: bytes, amount: bytes, expires_at: float) -> None:
+        self.call("HSET", self.base + b"h" + counter, request, amount + b" %.6f" % expires_at)
         self.call("SADD", self.base + b"q" + request, counter)
         self.call("EXPIRE", self.base + b"h" + counter, 3600)
         self.call("EXPIRE", self.base + b"q" + request, 3600)

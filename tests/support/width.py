@@ -24,7 +24,7 @@ _SCALED_SECONDS = {
     "deepseek_cursor_proxy.exchange.background_jobs._CHECK_SECONDS": 0.02,
     "deepseek_cursor_proxy.exchange.choices._CHECK_SECONDS": 0.02,
     "deepseek_cursor_proxy.net.threads._IDLE_SECONDS": 0.05,
-    "deepseek_cursor_proxy.upstream.response._LINGER_SECONDS": 0.05,
+    "deepseek_cursor_proxy.upstream.response._END_SECONDS": 0.05,
     "deepseek_cursor_proxy.storage.database._BUSY_SECONDS": 0.03,
     "deepseek_cursor_proxy.storage.resp.client._FIRST_CHECK_SECONDS": 0.01,
     "deepseek_cursor_proxy.storage.database._FIRST_DELAY_SECONDS": 0.02,

@@ -4,7 +4,7 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Delta, ForeignReasoning, Reply, merge_details
+from deepseek_cursor_proxy.conversation import Delta, OtherReasoning, Reply, merge_details
 
 TEXT: dict[str, Any] = {"type": "reasoning.text", "format": "x"}
 
@@ -50,7 +50,7 @@ class TestMergeDetails(unittest.TestCase):
         reply = Reply()
         for text in "ab":
             details = ({**TEXT, "index": 0, "text": text},)
-            reply.add(Delta(reasoning=text, foreign=ForeignReasoning("reasoning_details", details)))
+            reply.add(Delta(reasoning=text, other_reasoning=OtherReasoning("reasoning_details", details)))
         message = reply.message()
         self.assertEqual("ab", message.reasoning)
         self.assertEqual([{**TEXT, "index": 0, "text": "ab"}], json.loads(message.details or ""))

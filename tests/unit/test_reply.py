@@ -1,6 +1,6 @@
 import unittest
 
-from deepseek_cursor_proxy.conversation import CallPiece, Delta, ForeignReasoning, Message, Reply, ToolCall
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, OtherReasoning, Reply, ToolCall
 
 
 def reply_of(*deltas: Delta) -> Reply:
@@ -43,8 +43,8 @@ class TestReply(unittest.TestCase):
 
     def test_reasoning_that_came_under_two_names_is_under_deepseeks_own(self) -> None:
         for is_native in (True, False):
-            reply = reply_of(Delta(reasoning="x", foreign=ForeignReasoning("reasoning", is_native=is_native)))
-            self.assertEqual((("reasoning",), is_native), (reply.foreign_names, reply.has_mixed_names))
+            reply = reply_of(Delta(reasoning="x", other_reasoning=OtherReasoning("reasoning", is_native=is_native)))
+            self.assertEqual((("reasoning",), is_native), (reply.other_reasoning_names, reply.has_mixed_names))
 
     def test_an_answer_without_reasoning_has_empty_reasoning_not_unknown(self) -> None:
         self.assertEqual("", reply_of(Delta(text="Hi")).message().reasoning)

@@ -15,24 +15,24 @@ _POLICIES = ("noeviction", "volatile-lru", "volatile-lfu", "volatile-ttl", "vola
 
 def check(subject: Subject) -> list[Finding]:
     # Imported late: most proxies have no engine.
-    from deepseek_cursor_proxy.storage.resp.address import EngineAddress
-    from deepseek_cursor_proxy.storage.resp.client import Engine
-    from deepseek_cursor_proxy.storage.resp.protocol import EngineDown
+    from deepseek_cursor_proxy.storage.resp.address import RedisAddress
+    from deepseek_cursor_proxy.storage.resp.client import RedisClient
+    from deepseek_cursor_proxy.storage.resp.protocol import RedisUnavailable
     from deepseek_cursor_proxy.storage.shared.state import is_shared_with, read_info, version_of
 
     config = subject.config
     assert config.store is not None
     try:
-        address = EngineAddress.parse(config.store)
+        address = RedisAddress.parse(config.store)
         given = given_secret(config.secret_file, subject.environment)
         secret = given or read_secret(expand_home(config.reasoning_content_path))
     except StartupError as error:
         return [failed(ENGINE, str(error), "correct `store` or `secret_file`")]
-    with contextlib.closing(Engine(address)) as engine:
+    with contextlib.closing(RedisClient(address)) as engine:
         try:
             info = read_info(engine)
             is_ours = secret is None or is_shared_with(engine, secret, may_write=False)
-        except EngineDown as error:
+        except RedisUnavailable as error:
             return [failed(ENGINE, f"it does not answer: {error}", "start it, or correct `store`")]
     version, policy = info.get("redis_version", "?"), info.get("maxmemory_policy", "")
     if version_of(info) < _OLDEST:

@@ -2,7 +2,7 @@
 
 The endpoint chooses an API when a request comes in. The exchange works on the canonical conversation and calls the
 functions below; no other code depends on which API it is. `responses_api.RESPONSES` and `messages_api.MESSAGES` are the
-others, and `chat_of` makes one for another host of the models.
+others, and `chat_api_for` makes one for another host of the models.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ class UpstreamApi(NamedTuple):
 CHAT = UpstreamApi("/chat/completions", chat_api.payload, chat_api.encode, StreamReader, read_completion)
 
 
-def chat_of(host: Host) -> UpstreamApi:
+def chat_api_for(host: Host) -> UpstreamApi:
     """The chat completions API as this host has it; CHAT for DeepSeek."""
     if host == DEEPSEEK:
         return CHAT

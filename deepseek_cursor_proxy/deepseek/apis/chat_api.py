@@ -16,9 +16,9 @@ from deepseek_cursor_proxy.conversation import (
     CallPiece,
     ChatRequest,
     Delta,
-    ForeignReasoning,
     Memo,
     Message,
+    OtherReasoning,
     Parts,
     value_key,
 )
@@ -261,10 +261,10 @@ def chunk_delta(body: Mapping[str, Any], part: str = "delta") -> Delta:
     usage = _usage(body["usage"]) if body.get("usage") is not None else None
     if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
         return Delta(usage=usage, chunk={**body, "choices": []})
-    choice, foreign = choices[0], None
+    choice, other = choices[0], None
     fields: Mapping[str, Any] = as_object(choice.get(part))
     if fields.get("reasoning") is not None or fields.get("reasoning_details"):
-        fields, foreign = read_reasoning(fields)
+        fields, other = read_reasoning(fields)
         choice = {**choice, part: fields}
         body = {**body, "choices": [choice]}
     finish = choice.get("finish_reason")
@@ -278,7 +278,7 @@ def chunk_delta(body: Mapping[str, Any], part: str = "delta") -> Delta:
         usage,
         body,
     )
-    return delta if foreign is None else delta._replace(foreign=foreign)
+    return delta if other is None else delta._replace(other_reasoning=other)
 
 
 def with_reasoning(delta: Delta) -> Delta:
@@ -333,7 +333,7 @@ def _usage(usage: object) -> dict[str, Any] | None:
     return usage
 
 
-def read_reasoning(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], ForeignReasoning]:
+def read_reasoning(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], OtherReasoning]:
     """A message or delta with its reasoning as `reasoning_content` alone, and what it had under other names.
 
     The first of the names that has text counts: most hosts that send two send the same text twice.
@@ -345,7 +345,7 @@ def read_reasoning(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Foreig
     if text or isinstance(fields.get("reasoning"), str):
         known["reasoning_content"] = text
     name = "reasoning_details" if details else "reasoning"
-    return known, ForeignReasoning(name, details, is_native=bool(own))
+    return known, OtherReasoning(name, details, is_native=bool(own))
 
 
 def details_text(details: Sequence[Mapping[str, Any]]) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, ForeignReasoning, Heartbeat, Reply, Run
+from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat, OtherReasoning, Reply, Run
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_api import AnswerCalls
 from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
@@ -204,11 +204,11 @@ class ThinkSplitter:
         reasoning, text = self._feed(delta.text or "", is_end=is_whole or bool(delta.finish_reason))
         if not reasoning and text == (delta.text or ""):
             return delta
-        foreign = delta.foreign
-        if reasoning and foreign is None:
-            foreign = ForeignReasoning("think", is_native=bool(delta.reasoning))
+        other = delta.other_reasoning
+        if reasoning and other is None:
+            other = OtherReasoning("think", is_native=bool(delta.reasoning))
         reasoning = (delta.reasoning or "") + reasoning
-        return delta._replace(reasoning=reasoning or None, text=text, foreign=foreign)
+        return delta._replace(reasoning=reasoning or None, text=text, other_reasoning=other)
 
     def _feed(self, piece: str, *, is_end: bool) -> tuple[str, str]:
         """The reasoning and the text that are decided with this piece."""

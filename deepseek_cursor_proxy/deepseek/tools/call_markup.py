@@ -402,36 +402,38 @@ def find_call(text: str, request: ChatRequest) -> tuple[str, str] | None:
     only = next(iter(tools)) if len(request.tools) == 1 else None
     if isinstance(request.tool_choice, Mapping):
         only = str(request.tool_choice["function"]["name"])
-    named_by = next((name for name in _NAMES if isinstance(value.get(name), str) and value[name] in own_names), None)
-    name = only if named_by is None else own_names[value[named_by]]
+    name_field = next((name for name in _NAMES if isinstance(value.get(name), str) and value[name] in own_names), None)
+    name = only if name_field is None else own_names[value[name_field]]
     if name is None or only not in (None, name):
         return None
-    arguments = _arguments(value, tools.get(name, {}), named_by)
+    arguments = _arguments(value, tools.get(name, {}), name_field)
     return None if arguments is None else (name, arguments)
 
 
-def _arguments(value: dict[str, Any], function: Mapping[str, Any], named_by: str | None) -> str | None:
+def _arguments(value: dict[str, Any], function: Mapping[str, Any], name_field: str | None) -> str | None:
     """The arguments in an object: in one of its fields, or all but the name; None if it is no call of this tool."""
     # The client wrote the schema and nothing has checked it.
     schema = as_object(function.get("parameters"))
     declared = as_object(schema.get("properties"))
     required = {name for name in as_list(schema.get("required")) if isinstance(name, str)}
     value = _without_results(value, declared)
-    rest = {key: inner for key, inner in value.items() if key != named_by}
-    fields = [name for name in _ARGUMENTS if name in value and _is_call_around(name, value, declared, named_by)]
+    rest = {key: inner for key, inner in value.items() if key != name_field}
+    fields = [name for name in _ARGUMENTS if name in value and _is_wrapper(name, value, declared, name_field)]
     # An empty field means no arguments.
     contents = ("{}" if value[field] in (None, "") else _object(value[field]) for field in fields)
     nested = next(filter(None, contents), None)
-    is_of_another = nested is not None and named_by is None and any(isinstance(value.get(name), str) for name in _NAMES)
+    names_other_tool = (
+        nested is not None and name_field is None and any(isinstance(value.get(name), str) for name in _NAMES)
+    )
     # The tool itself may have parameters with these names.
-    for arguments in (None if is_of_another else nested, json_text(rest), json_text(value)):
+    for arguments in (None if names_other_tool else nested, json_text(rest), json_text(value)):
         given = None if arguments is None else decode_upstream_json(arguments)
         if given and required <= given.keys() <= declared.keys():
             return arguments
-    if nested is None and any(_is_broken(value, field, declared, named_by) for field in fields):
+    if nested is None and any(_is_broken(value, field, declared, name_field) for field in fields):
         return None
-    is_something_else = named_by is None and declared and rest and declared.keys().isdisjoint(rest)
-    if is_of_another or (nested is None and is_something_else):
+    is_no_call = name_field is None and declared and rest and declared.keys().isdisjoint(rest)
+    if names_other_tool or (nested is None and is_no_call):
         return None
     return nested or json_text(rest)
 
@@ -443,18 +445,18 @@ def _without_results(value: dict[str, Any], declared: Mapping[str, Any]) -> dict
     return left if is_call else value
 
 
-def _is_call_around(field: str, value: dict[str, Any], declared: Mapping[str, Any], named_by: str | None) -> bool:
+def _is_wrapper(field: str, value: dict[str, Any], declared: Mapping[str, Any], name_field: str | None) -> bool:
     """Whether the other fields belong to a call, or are no arguments of the tool."""
     others = value.keys() - {field, *_NAMES, "type", "id"}
-    return not others or (named_by is not None and bool(declared) and declared.keys().isdisjoint({field, *others}))
+    return not others or (name_field is not None and bool(declared) and declared.keys().isdisjoint({field, *others}))
 
 
-def _is_broken(value: dict[str, Any], field: str, declared: Mapping[str, Any], named_by: str | None) -> bool:
+def _is_broken(value: dict[str, Any], field: str, declared: Mapping[str, Any], name_field: str | None) -> bool:
     """Whether a field holds arguments that cannot be read; a call with other arguments would be made up."""
     content = value[field]
     is_half = isinstance(content, str) and content.lstrip()[:1] in ("{", "[")
     # The field may itself be an argument if the tool declares no parameters.
-    is_field_of_a_call = bool(declared) or is_half or (named_by is not None and field != "input")
+    is_field_of_a_call = bool(declared) or is_half or (name_field is not None and field != "input")
     return field not in declared and is_field_of_a_call
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, ForeignReasoning, ToolCall
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, OtherReasoning, ToolCall
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.rules import is_forced
@@ -112,7 +112,7 @@ class WrittenCalls:
         if delta.reasoning:
             if answer.text.has_held and not is_whole:
                 before.append(_extra(delta, text=answer.text.release()))
-            answer.foreign = delta.foreign and delta.foreign._replace(details=())
+            answer.other_reasoning = delta.other_reasoning and delta.other_reasoning._replace(details=())
             delta = delta._replace(reasoning=answer.thinking.feed(delta.reasoning))
         items: list[str | CallPiece] = [answer.text.feed(delta.text)] if delta.text else []
         if delta.calls:
@@ -127,7 +127,7 @@ class WrittenCalls:
             if delta.reasoning is not None or is_whole:
                 delta = delta._replace(reasoning=(delta.reasoning or "") + thought)
             else:
-                before.append(_extra(delta, reasoning=thought, foreign=answer.foreign))
+                before.append(_extra(delta, reasoning=thought, other_reasoning=answer.other_reasoning))
         if is_whole and delta.reasoning != given.reasoning:
             delta = chat_api.with_reasoning(delta)
         deltas = self._deltas(delta._replace(finish_reason=reason), items)
@@ -139,7 +139,7 @@ class WrittenCalls:
         """All that is held, before this delta, as it came."""
         answer = self._answer
         thought, text, calls = answer.thinking.release(), answer.text.release(), answer.place([])
-        released = [_extra(delta, reasoning=thought, foreign=answer.foreign)] if thought else []
+        released = [_extra(delta, reasoning=thought, other_reasoning=answer.other_reasoning)] if thought else []
         released += [_extra(delta, text=text)] if text else []
         return [*released, _extra(delta, calls=tuple(calls))] if calls else released
 
@@ -241,7 +241,7 @@ class _Answer:
         self.text = _Channel(markers, may_count, holds=holds_text)
         self.thinking = _Channel(markers, may_count)
         # The field in which the host sends the thinking.
-        self.foreign: ForeignReasoning | None = None
+        self.other_reasoning: OtherReasoning | None = None
         # True once nothing of the answer can be a call any more.
         self.is_off = False
         # Whether calls were made of text; the server may have sent some of them as well.

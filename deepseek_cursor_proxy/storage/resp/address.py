@@ -1,4 +1,4 @@
-"""EngineAddress: the URL of the server or of a cluster, parsed.
+"""RedisAddress: the URL of the server or of a cluster, parsed.
 
     redis://user:password@host:6379/0                    one server; rediss:// with TLS; valkey://, valkeys:// alike
     redis://host1:6379,host2:6379/?cluster=1             a cluster, by some of its nodes
@@ -31,7 +31,7 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EngineAddress:
+class RedisAddress:
     text: str
     nodes: tuple[Node, ...]
     # User and password, if there are any.
@@ -45,7 +45,7 @@ class EngineAddress:
         return self.text
 
     @classmethod
-    def parse(cls, url: str) -> "EngineAddress":
+    def parse(cls, url: str) -> "RedisAddress":
         """Raises StartupError, with the remedy."""
         text = hide_password(url)
         try:
@@ -97,7 +97,7 @@ def _database(path: str, text: str) -> int:
     return int(number)
 
 
-def _check(address: EngineAddress, options: dict[str, str]) -> None:
+def _check(address: RedisAddress, options: dict[str, str]) -> None:
     text = address.text
     if options:
         _refuse(text, f'has the option "{min(options)}"; there are cluster=1 and ca=FILE')

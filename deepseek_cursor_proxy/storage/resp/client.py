@@ -1,17 +1,17 @@
-"""Engine: one logical server for any number of threads, a single one or a cluster.
+"""RedisClient: one logical server for any number of threads, a single one or a cluster.
 
 The rules:
     1. A call takes at most its `seconds`, or `reply_seconds` if these are more, and as long again if it has to connect.
        `reply_seconds` follow the round trips: a multiple of the last ones, more after a timeout. A check has them, too,
        so that an engine which is too slow for the calls is down.
-    2. Anything that means "not now" is raised as EngineDown. An error reply about a command is returned as ReplyError.
-    3. Nothing is sent twice, but for redirected commands, which the first node did not run. After EngineDown a write
-       may have happened or not; only the caller knows whether it may be repeated.
+    2. Anything that means "not now" is raised as RedisUnavailable; an error reply about a command is a ReplyError.
+    3. Nothing is sent twice, but for redirected commands, which the first node did not run. After RedisUnavailable
+       a write may have happened or not; only the caller knows whether it may be repeated.
     4. An engine that failed gets no more calls: they raise at once. A thread in the background checks it until every
        node answers, so no caller waits for a check. `on_change` gets one line when the engine goes, and one when it is
        back.
 
-An Engine connects when it is first used.
+An RedisClient connects when it is first used.
 """
 
 import hashlib
@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.net.wait import Deadline
-from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
+from deepseek_cursor_proxy.storage.resp.address import Node, RedisAddress
 from deepseek_cursor_proxy.storage.resp.cluster import ClusterMap, SingleServer, redirection
 from deepseek_cursor_proxy.storage.resp.connection import Connection, Dialer
-from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, EngineRefused, Reply, ReplyError
+from deepseek_cursor_proxy.storage.resp.protocol import Command, RedisRefused, RedisUnavailable, Reply, ReplyError
 
 # A reply may take four round trips, as far as that is between these.
 LEAST_SECONDS, MOST_SECONDS = 0.05, 0.5
@@ -64,10 +64,10 @@ class ScriptCall(NamedTuple):
     arguments: Sequence[bytes]
 
 
-class Engine:
+class RedisClient:
     """Called by any thread. The lock protects `_idle`, `_failures` and `_fault`; `_reporting` the order of reports."""
 
-    def __init__(self, address: EngineAddress, *, on_change: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, address: RedisAddress, *, on_change: Callable[[str], None] = lambda text: None) -> None:
         self._address = address
         self._on_change = on_change
         self._dialer = Dialer(address)
@@ -93,16 +93,16 @@ class Engine:
     def run(self, commands: Sequence[Command], seconds: float = 0.0) -> list[Reply]:
         """The replies, in the order of the commands: one round trip per node, to all nodes at once."""
         if self._is_closed:
-            raise EngineDown(f"{self._address}: closed")
+            raise RedisUnavailable(f"{self._address}: closed")
         if fault := self._fault:
             # If no thread could be started before, perhaps one can now.
             self._checks.wake()
-            raise EngineDown(fault)
+            raise RedisUnavailable(fault)
         budget = _Budget(Deadline.after(max(seconds, self.reply_seconds)), self._connect_seconds)
         started = time.monotonic()
         try:
             replies = self._run(commands, budget)
-        except EngineDown as error:
+        except RedisUnavailable as error:
             self._count_failure(error)
             raise
         took = time.monotonic() - started - budget.connecting
@@ -150,7 +150,7 @@ class Engine:
             if not again:
                 return replies[:-1]
             steps = again
-        raise EngineRefused(f"{steps[0].node}: too many redirections")
+        raise RedisRefused(f"{steps[0].node}: too many redirections")
 
     def _exchange(self, steps: "Sequence[_Step]", budget: "_Budget") -> "list[tuple[_Step, Reply]]":
         """Send to every node, then read from every node. A connection that was not read to its end is closed."""
@@ -223,18 +223,18 @@ class Engine:
 
     # Whether it can be used …
 
-    def _count_failure(self, error: EngineDown) -> None:
+    def _count_failure(self, error: RedisUnavailable) -> None:
         """A refusal means that the engine is down; a timeout may be an accident, so it is checked."""
         self._allow_more_time(error)
         with self._lock:
             self._failures += 1
-            if isinstance(error, EngineRefused) or self._failures >= _MOST_FAILURES:
+            if isinstance(error, RedisRefused) or self._failures >= _MOST_FAILURES:
                 self._fault = self._fault or str(error)
         self._checks.wake()
         self._report()
 
-    def _allow_more_time(self, error: EngineDown) -> None:
-        if not isinstance(error, EngineRefused):
+    def _allow_more_time(self, error: RedisUnavailable) -> None:
+        if not isinstance(error, RedisRefused):
             self.reply_seconds = _within_bounds(2 * self.reply_seconds)
 
     def _report(self) -> None:
@@ -254,7 +254,7 @@ class Engine:
         try:
             self._topology.refresh(self._dialer, Deadline.after(self._connect_seconds * len(self._address.nodes)))
             fault = next(filter(None, map(self._check_node, sorted(self._topology.nodes))), "")
-        except EngineDown as error:
+        except RedisUnavailable as error:
             self._allow_more_time(error)
             fault = str(error)
         with self._lock:
@@ -275,7 +275,7 @@ class Engine:
                 started = time.monotonic()
                 replies = connection.exchange([(b"PING",), self._topology.check], Deadline.after(self.reply_seconds))
                 _raise_if_not_now(node, replies)
-        except EngineDown as error:
+        except RedisUnavailable as error:
             self._allow_more_time(error)
             return str(error)
         # It may prove that calls need more time, but not that they need less.
@@ -324,4 +324,4 @@ def _within_bounds(seconds: float) -> float:
 def _raise_if_not_now(node: Node, replies: Sequence[Reply]) -> None:
     for reply in replies:
         if isinstance(reply, ReplyError) and (reply.code in _NOT_NOW or reply.text.startswith(_CLOSING)):
-            raise EngineRefused(f"{node}: {reply.text}")
+            raise RedisRefused(f"{node}: {reply.text}")

@@ -9,9 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from deepseek_cursor_proxy.net.wait import Deadline
-from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
+from deepseek_cursor_proxy.storage.resp.address import Node, RedisAddress
 from deepseek_cursor_proxy.storage.resp.connection import Dialer
-from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, EngineRefused, Reply, ReplyError
+from deepseek_cursor_proxy.storage.resp.protocol import Command, RedisRefused, RedisUnavailable, Reply, ReplyError
 
 SLOTS = 16384
 _NUMBERED_KEYS = frozenset([b"EVAL", b"EVALSHA"])
@@ -55,7 +55,7 @@ class SingleServer:
     # What a server is asked to find out whether it can be used.
     check: Command = (b"ROLE",)
 
-    def __init__(self, address: EngineAddress) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         # The servers in use; those of a cluster have to be found first.
         self.nodes = frozenset(address.nodes)
 
@@ -64,7 +64,7 @@ class SingleServer:
         return node
 
     def refresh(self, dialer: Dialer, deadline: Deadline) -> None:
-        """Find the nodes; raises EngineDown. A single server stays where it is."""
+        """Find the nodes; raises RedisUnavailable. A single server stays where it is."""
 
 
 class ClusterMap(SingleServer):
@@ -72,7 +72,7 @@ class ClusterMap(SingleServer):
 
     check = (b"CLUSTER", b"INFO")
 
-    def __init__(self, address: EngineAddress) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         self.nodes = frozenset()
         self._seeds = address.nodes
         self._owners: list[Node | None] = []
@@ -81,7 +81,7 @@ class ClusterMap(SingleServer):
         key = key_of(command)
         node = min(self.nodes) if key is None else self._owners[slot_of(key)]
         if node is None:
-            raise EngineRefused("the cluster has no node for a slot")
+            raise RedisRefused("the cluster has no node for a slot")
         return node
 
     def refresh(self, dialer: Dialer, deadline: Deadline) -> None:
@@ -91,7 +91,7 @@ class ClusterMap(SingleServer):
             try:
                 self._owners = _read_map(dialer, known.pop(0), Deadline.after(deadline.left / (len(known) + 1)))
                 break
-            except EngineDown:
+            except RedisUnavailable:
                 if not known:
                     raise
         self.nodes = frozenset(owner for owner in self._owners if owner is not None)
@@ -102,7 +102,7 @@ def _read_map(dialer: Dialer, node: Node, deadline: Deadline) -> list[Node | Non
         [ranges] = connection.exchange([(b"CLUSTER", b"SLOTS")], deadline)
     if not isinstance(ranges, list) or not ranges:
         text = ranges.text if isinstance(ranges, ReplyError) else "it knows no node of a cluster"
-        raise EngineRefused(f"{node}: {text}")
+        raise RedisRefused(f"{node}: {text}")
     return _owners(ranges, node)
 
 
@@ -115,5 +115,5 @@ def _owners(ranges: Sequence[Reply], asked: Node) -> list[Node | None]:
                 name = host.decode("utf-8", "replace") if isinstance(host, bytes) and host != b"?" else ""
                 owners[first : last + 1] = [Node(name or asked.host, port)] * (last + 1 - first)
             case _:
-                raise EngineRefused(f"{asked}: its map of the cluster cannot be read")
+                raise RedisRefused(f"{asked}: its map of the cluster cannot be read")
     return owners

@@ -1,7 +1,7 @@
 """Connections to a server: the Dialer opens one, a Connection sends commands and reads their replies.
 
 Every call has a deadline. A connection on which a call failed is closed: a reply that was not read must never reach
-the next caller. Failures of the network and refused credentials are raised as EngineDown, with the server's name.
+the next caller. Failures of the network and refused credentials are raised as RedisUnavailable, with the server's name.
 """
 
 import contextlib
@@ -11,11 +11,11 @@ import ssl
 from collections.abc import Iterator, Sequence
 
 from deepseek_cursor_proxy.net.wait import Deadline, wait_readable
-from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
+from deepseek_cursor_proxy.storage.resp.address import Node, RedisAddress
 from deepseek_cursor_proxy.storage.resp.protocol import (
     Command,
-    EngineDown,
-    EngineRefused,
+    RedisRefused,
+    RedisUnavailable,
     Reply,
     ReplyError,
     ReplyReader,
@@ -59,7 +59,7 @@ class Connection:
             replies = [self._reader.read() for _ in range(self._missing)]
         if self._reader.has_rest:
             # Perhaps they are the replies to something else.
-            raise EngineDown(f"{self.node}: it sends more replies than it got commands")
+            raise RedisUnavailable(f"{self.node}: it sends more replies than it got commands")
         self._missing = 0
         return replies
 
@@ -67,7 +67,7 @@ class Connection:
         self._sock.settimeout(max(self._deadline.left, 0.0))
         data = self._sock.recv(_RECEIVE_BYTES)
         if not data:
-            raise EngineDown(f"{self.node}: the server closed the connection")
+            raise RedisUnavailable(f"{self.node}: the server closed the connection")
         self._deadline = Deadline(self._deadline + len(data) / _BYTES_PER_SECOND)
         return data
 
@@ -82,22 +82,22 @@ class Connection:
 
 @contextlib.contextmanager
 def network_errors(node: Node) -> Iterator[None]:
-    """Raise errors of the network, and replies that are not RESP2, as EngineDown that names the server."""
+    """Raise errors of the network, and replies that are not RESP2, as RedisUnavailable that names the server."""
     try:
         yield
     except _WOULD_WAIT:
-        raise EngineDown(f"{node}: no reply in time") from None
+        raise RedisUnavailable(f"{node}: no reply in time") from None
     except (ConnectionRefusedError, ssl.SSLCertVerificationError) as error:
-        raise EngineRefused(f"{node}: {error.strerror}") from None
+        raise RedisRefused(f"{node}: {error.strerror}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise EngineDown(f"{node}: {reason}") from None
+        raise RedisUnavailable(f"{node}: {reason}") from None
 
 
 class Dialer:
     """Opens connections. Called by any thread."""
 
-    def __init__(self, address: EngineAddress) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         self._address = address
         # Made on demand: loading the certificates of the system takes a while.
         self._tls_context = functools.cache(lambda: ssl.create_default_context(cafile=address.authorities or None))
@@ -125,4 +125,4 @@ class Dialer:
         commands += [(b"SELECT", b"%d" % database)] if database else []
         for reply in connection.exchange(commands, deadline):
             if isinstance(reply, ReplyError):
-                raise EngineRefused(f"{connection.node}: {reply.text}")
+                raise RedisRefused(f"{connection.node}: {reply.text}")

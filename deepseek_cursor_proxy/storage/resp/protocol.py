@@ -19,11 +19,11 @@ Command: TypeAlias = tuple[bytes, ...]
 Reply: TypeAlias = "bytes | int | str | list[Reply] | ReplyError | None"
 
 
-class EngineDown(Exception):
+class RedisUnavailable(Exception):
     """The server cannot be used now; the text is one line, without the password."""
 
 
-class EngineRefused(EngineDown):
+class RedisRefused(RedisUnavailable):
     """The server, or its machine, said no: trying again at once is pointless."""
 
 

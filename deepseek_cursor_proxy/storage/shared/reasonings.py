@@ -26,7 +26,7 @@ class SharedReasonings:
         self._seconds = b"%d" % max_age_seconds
 
     @property
-    def is_behind(self) -> bool:
+    def has_backlog(self) -> bool:
         """Whether the file of this instance has entries that the engine has not got yet."""
         return bool(self._state.backlog)
 

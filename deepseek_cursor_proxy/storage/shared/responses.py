@@ -35,7 +35,7 @@ class SharedResponses:
         self._renewer = BackgroundTask(self._renew, "engine-leases")
 
     @property
-    def is_behind(self) -> bool:
+    def has_backlog(self) -> bool:
         """Whether the file of this instance has changes that the engine has not got yet."""
         return bool(self._state.backlog)
 

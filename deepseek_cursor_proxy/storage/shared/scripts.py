@@ -109,8 +109,8 @@ local function reserved(counter, now)
     return 0
   end
   for i = 1, #all, 2 do
-    local amount, lapses_at = all[i + 1]:match('^(%d+) (%d+%.%d+)$')
-    if amount_of(amount) and tonumber(lapses_at) > now and tonumber(lapses_at) < now + 3600 then
+    local amount, expires_at = all[i + 1]:match('^(%d+) (%d+%.%d+)$')
+    if amount_of(amount) and tonumber(expires_at) > now and tonumber(expires_at) < now + 3600 then
       sum = sum + amount
     else
       redis.call('HDEL', key, all[i])
@@ -125,15 +125,15 @@ local function spent(counter, known, seconds)
   raised = raised + 1
   return tonumber(known)
 end
-local function hold(request, counter, amount, lapses_at)
-  redis.call('HSET', base .. 'h' .. counter, request, amount .. ' ' .. string.format('%.6f', lapses_at))
+local function hold(request, counter, amount, expires_at)
+  redis.call('HSET', base .. 'h' .. counter, request, amount .. ' ' .. string.format('%.6f', expires_at))
   redis.call('SADD', base .. 'q' .. request, counter)
   redis.call('EXPIRE', base .. 'h' .. counter, 3600)
   redis.call('EXPIRE', base .. 'q' .. request, 3600)
 end
 local function held(request, counter, now)
-  local amount, lapses_at = (redis.call('HGET', base .. 'h' .. counter, request) or ''):match('^(%S+) (%S+)$')
-  return amount and tonumber(lapses_at) > now and amount
+  local amount, expires_at = (redis.call('HGET', base .. 'h' .. counter, request) or ''):match('^(%S+) (%S+)$')
+  return amount and tonumber(expires_at) > now and amount
 end
 """
 
@@ -142,7 +142,7 @@ end
 RESERVE_LIMITS = Script(
     _LIMITS
     + """
-local request, now, lapses_at = ARGV[1], tonumber(ARGV[2]), ARGV[2] + ARGV[3]
+local request, now, expires_at = ARGV[1], tonumber(ARGV[2]), ARGV[2] + ARGV[3]
 for _, counter in ipairs(redis.call('SMEMBERS', base .. 'q' .. request)) do
   if held(request, counter, now) then return {0, 0, 0, raised} end
 end
@@ -151,7 +151,7 @@ for at = 4, #ARGV, 5 do
   local used = gone + held
   if used > 0 and used + ARGV[at + 3] > tonumber(ARGV[at + 4]) then return {(at + 1) / 5, gone, held, raised} end
 end
-for at = 4, #ARGV, 5 do hold(request, ARGV[at], ARGV[at + 3], lapses_at) end
+for at = 4, #ARGV, 5 do hold(request, ARGV[at], ARGV[at + 3], expires_at) end
 return {0, 0, 0, raised}
 """
 )

@@ -20,9 +20,9 @@ from typing import NamedTuple, Protocol
 
 from deepseek_cursor_proxy.storage.database import Database, Reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.resp.address import EngineAddress
-from deepseek_cursor_proxy.storage.resp.client import Engine, Script, ScriptCall
-from deepseek_cursor_proxy.storage.resp.protocol import Command, EngineDown, Reply, ReplyError
+from deepseek_cursor_proxy.storage.resp.address import RedisAddress
+from deepseek_cursor_proxy.storage.resp.client import RedisClient, Script, ScriptCall
+from deepseek_cursor_proxy.storage.resp.protocol import Command, RedisUnavailable, Reply, ReplyError
 from deepseek_cursor_proxy.storage.shared.scripts import NAMES, WRITES
 from deepseek_cursor_proxy.storage.table import Table
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
@@ -135,8 +135,8 @@ class SharedState:
         self, url: str, secret: bytes, database: Database, sealer: Callable[[bytes, bytes, bytes], Sealer]
     ) -> None:
         """Raises StartupError for a bad address; the engine may be absent. `sealer` gets secret, caller and use."""
-        self.address = EngineAddress.parse(url)
-        self.engine = Engine(self.address, on_change=self._on_change)
+        self.address = RedisAddress.parse(url)
+        self.engine = RedisClient(self.address, on_change=self._on_change)
         self.backlog = Backlog(database)
         # Why this instance does not share, and why writes wait although the engine answers; empty if they do not.
         self.refusal = ""
@@ -171,7 +171,7 @@ class SharedState:
         for _ in range(2 if self._is_verified else 0):
             try:
                 return self.engine.run_scripts([ScriptCall(script, key, arguments)], seconds)[0]
-            except EngineDown:
+            except RedisUnavailable:
                 continue
         return None
 
@@ -183,7 +183,7 @@ class SharedState:
             try:
                 [reply] = self._run([ScriptCall(script, key, arguments)], _WRITE_SECONDS)
                 return None if isinstance(reply, ReplyError) else reply
-            except EngineDown as error:
+            except RedisUnavailable as error:
                 self._note_stall(error)
         self.backlog.add(script, key, arguments)
         self._catcher.wake()
@@ -198,12 +198,12 @@ class SharedState:
         try:
             sealed = sealer.seal_bytes(value, place)
             *_, found = self.engine.run([(b"SET", key, sealed, b"NX"), (b"GET", key)])
-        except EngineDown:
+        except RedisUnavailable:
             return None
         return sealer.open_bytes(found, _MOST_NAME_BYTES, place) if isinstance(found, bytes) else None
 
     def _run(self, calls: Sequence[ScriptCall], seconds: float) -> list[Reply]:
-        """The replies of writes. Raises EngineDown if all of them may or must be repeated."""
+        """The replies of writes. Raises RedisUnavailable if all of them may or must be repeated."""
         seconds += sum(len(word) for call in calls for word in call.arguments) / _BYTES_PER_SECOND
         replies = self.engine.run_scripts(calls, seconds)
         errors = [reply for reply in replies if isinstance(reply, ReplyError)]
@@ -223,7 +223,7 @@ class SharedState:
         if self.engine.is_available:
             self._catcher.wake()
 
-    def _note_stall(self, error: EngineDown) -> None:
+    def _note_stall(self, error: RedisUnavailable) -> None:
         if isinstance(error, _Stalled) and not self.stalled:
             self.stalled = str(error)
             _log.warning("%s takes no writes, which wait in the file: %s", self.address, error)
@@ -239,7 +239,7 @@ class SharedState:
                 self._run(calls, _CATCH_UP_SECONDS)
                 self.backlog.delete([number for number, _ in entries])
                 count += len(entries)
-        except EngineDown as error:
+        except RedisUnavailable as error:
             self._note_stall(error)
             # An engine that is down says when it is back.
             return not self.engine.is_available
@@ -253,7 +253,7 @@ class SharedState:
         return bool(self.refusal) or not self.backlog
 
     def _verify(self) -> None:
-        """Compare the secret's check value, which the first instance writes. Raises EngineDown."""
+        """Compare the secret's check value, which the first instance writes. Raises RedisUnavailable."""
         if not is_shared_with(self.engine, self._secret):
             self.refusal = "another installation secret is in use there"
             _log.error(
@@ -266,8 +266,8 @@ class SharedState:
         self._is_verified = True
 
 
-def read_info(engine: Engine) -> dict[str, str]:
-    """What a server says of itself, by name. Raises EngineDown."""
+def read_info(engine: RedisClient) -> dict[str, str]:
+    """What a server says of itself, by name. Raises RedisUnavailable."""
     [info] = engine.run([(b"INFO", b"everything")], _WRITE_SECONDS)
     return (
         dict(re.findall(r"^(\w+):(\S+)", info.decode("utf-8", "replace"), re.MULTILINE))
@@ -280,8 +280,8 @@ def version_of(info: dict[str, str]) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", info.get("redis_version", "0"))[:2]))
 
 
-def is_shared_with(engine: Engine, secret: bytes, *, may_write: bool = True) -> bool:
-    """Compare the check value on the engine, which the first instance writes. Raises EngineDown."""
+def is_shared_with(engine: RedisClient, secret: bytes, *, may_write: bool = True) -> bool:
+    """Compare the check value on the engine, which the first instance writes. Raises RedisUnavailable."""
     value = hmac.digest(secret, b"check", "sha256").hex().encode()
     write: list[Command] = [(b"SET", _CHECK_KEY, value, b"NX")] if may_write else []
     for reply in (replies := engine.run([*write, (b"GET", _CHECK_KEY)], _WRITE_SECONDS)):
@@ -290,7 +290,7 @@ def is_shared_with(engine: Engine, secret: bytes, *, may_write: bool = True) -> 
     return replies[-1] in (value, None)
 
 
-class _Stalled(EngineDown):
+class _Stalled(RedisUnavailable):
     """The engine answers and takes no writes."""
 
 

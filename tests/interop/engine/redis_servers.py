@@ -17,9 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from deepseek_cursor_proxy.net.wait import Deadline
-from deepseek_cursor_proxy.storage.resp.address import EngineAddress, Node
+from deepseek_cursor_proxy.storage.resp.address import Node, RedisAddress
 from deepseek_cursor_proxy.storage.resp.connection import Dialer
-from deepseek_cursor_proxy.storage.resp.protocol import EngineDown, Reply
+from deepseek_cursor_proxy.storage.resp.protocol import RedisUnavailable, Reply
 from tests.interop import debian
 from tests.support.polling import wait_until
 
@@ -107,7 +107,7 @@ class RedisServer:
 
     def run(self, *words: str | bytes, login: tuple[bytes, ...] = ()) -> Reply:
         """Run a command on a connection of its own."""
-        address = EngineAddress("test", (self.node,), login)
+        address = RedisAddress("test", (self.node,), login)
         connection = Dialer(address).open(self.node, Deadline.after(5))
         try:
             encoded = tuple(word if isinstance(word, bytes) else word.encode() for word in words)
@@ -157,5 +157,5 @@ def _bytes(reply: Reply) -> bytes:
 def answers(server: RedisServer) -> bool:
     try:
         return server.run("PING") == "PONG"
-    except EngineDown:
+    except RedisUnavailable:
         return False

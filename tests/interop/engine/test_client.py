@@ -4,8 +4,8 @@ import threading
 import time
 from contextlib import ExitStack
 
-from deepseek_cursor_proxy.storage.resp.client import Engine
-from deepseek_cursor_proxy.storage.resp.protocol import EngineDown, ReplyError
+from deepseek_cursor_proxy.storage.resp.client import RedisClient
+from deepseek_cursor_proxy.storage.resp.protocol import RedisUnavailable, ReplyError
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.support.engine_cases import SECONDS, CommandTests, EngineCase
 from tests.support.polling import wait_until
@@ -47,7 +47,7 @@ class TestCommandsOnACluster(CommandTests):
 class Load:
     """Callers that write and read, each its own keys, until they are stopped; what was acknowledged is remembered."""
 
-    def __init__(self, test: EngineCase, engine: Engine, callers: int = 4) -> None:
+    def __init__(self, test: EngineCase, engine: RedisClient, callers: int = 4) -> None:
         self.engine = engine
         self.acknowledged: dict[bytes, bytes] = {}
         self.slowest = 0.0
@@ -72,7 +72,7 @@ class Load:
                 replies = self.engine.run([(b"SET", key, value), (b"GET", key)], WRITE)
                 self.wrong += [replies] if replies != ["OK", value] else []
                 self.acknowledged[key] = value
-            except EngineDown:
+            except RedisUnavailable:
                 # It may have been written or not.
                 self.acknowledged.pop(key, None)
                 self.failures += 1
@@ -107,7 +107,7 @@ class TestOneServer(EngineCase):
     def test_a_server_that_is_killed_and_started_again_is_found(self) -> None:
         self.client.run([(b"SET", b"k", b"v")], SECONDS)
         self.server.kill()
-        with self.assertRaises(EngineDown):
+        with self.assertRaises(RedisUnavailable):
             self.client.run([(b"GET", b"k")], LOOKUP)
         self.server.start()
         wait_until(lambda: self.client.is_available)
@@ -126,15 +126,15 @@ class TestOneServer(EngineCase):
         self.client.run([(b"PING",)], SECONDS)
         self.server.run("CONFIG", "SET", "requirepass", "one")
         self.server.run("CLIENT", "KILL", "TYPE", "normal", login=(b"default", b"one"))
-        with self.assertRaisesRegex(EngineDown, "NOAUTH"):
+        with self.assertRaisesRegex(RedisUnavailable, "NOAUTH"):
             self.client.run([(b"PING",)], SECONDS)
-        with self.assertRaisesRegex(EngineDown, "unauthenticated"):
+        with self.assertRaisesRegex(RedisUnavailable, "unauthenticated"):
             self.engine(f"redis://{self.server.node}/").run([(b"DEL", *[b"k"] * 20)], SECONDS)
         client = self.engine(f"redis://:one@{self.server.node}/")
         client.run([(b"PING",)], SECONDS)
         self.server.run("CONFIG", "SET", "requirepass", "two", login=(b"default", b"one"))
         self.server.run("CLIENT", "KILL", "TYPE", "normal", login=(b"default", b"two"))
-        with self.assertRaisesRegex(EngineDown, "WRONGPASS"):
+        with self.assertRaisesRegex(RedisUnavailable, "WRONGPASS"):
             client.run([(b"PING",)], SECONDS)
         self.server.run("CONFIG", "SET", "requirepass", "one", login=(b"default", b"two"))
         wait_until(lambda: client.is_available)
@@ -148,7 +148,7 @@ class TestOneServer(EngineCase):
         self.assertEqual("NOPERM", refused.code if isinstance(refused, ReplyError) else refused)
         # The check in the background needs no permission but PING.
         self.server.suspend()
-        with self.assertRaises(EngineDown):
+        with self.assertRaises(RedisUnavailable):
             client.run([(b"GET", b"chat:1")], LOOKUP)
         wait_until(lambda: not client.is_available)
         self.server.resume()
@@ -156,7 +156,7 @@ class TestOneServer(EngineCase):
 
     def test_a_replica_is_refused_until_it_is_promoted(self) -> None:
         self.server.run("REPLICAOF", "127.0.0.1", "1")
-        with self.assertRaisesRegex(EngineDown, "READONLY"):
+        with self.assertRaisesRegex(RedisUnavailable, "READONLY"):
             self.client.run([(b"SET", b"k", b"v")], SECONDS)
         self.client._check()
         self.assertFalse(self.client.is_available)
@@ -167,7 +167,7 @@ class TestOneServer(EngineCase):
     def test_a_script_that_runs_too_long_is_an_outage_until_it_is_killed(self) -> None:
         self.server.run("CONFIG", "SET", "busy-reply-threshold", "10")
         endless = (b"EVAL", b"while true do end", b"1", b"k")
-        with self.assertRaises(EngineDown):
+        with self.assertRaises(RedisUnavailable):
             self.client.run([endless], LOOKUP)
         wait_until(lambda: not self.client.is_available)
         wait_until(lambda: self.server.run("SCRIPT", "KILL") == "OK")
@@ -184,7 +184,7 @@ class TestTls(EngineCase):
         server.run("CONFIG", "SET", "tls-port", str(port), login=(b"default", b"pw"))
         client = self.engine(f"rediss://:pw@localhost:{port}/2?ca={CERTIFICATE}")
         self.assertEqual(["OK", b"x" * 10**6], client.run([(b"SET", b"k", b"x" * 10**6), (b"GET", b"k")], SECONDS))
-        with self.assertRaisesRegex(EngineDown, "certificate verify failed"):
+        with self.assertRaisesRegex(RedisUnavailable, "certificate verify failed"):
             self.engine(f"rediss://:pw@localhost:{port}/").run([(b"PING",)], SECONDS)
 
 
@@ -212,7 +212,7 @@ class TestFailover(EngineCase):
         self.assert_kept(client, {**settled, **load.acknowledged}, settled)
         self.assertEqual(2, len(self.changes), self.changes)
 
-    def assert_kept(self, client: Engine, written: dict[bytes, bytes], settled: dict[bytes, bytes]) -> None:
+    def assert_kept(self, client: RedisClient, written: dict[bytes, bytes], settled: dict[bytes, bytes]) -> None:
         """Every key that was written before is still there, with that value or a later one."""
         keys = sorted(written)
         replies = client.run([(b"GET", key) for key in keys], SECONDS)

@@ -10,9 +10,9 @@ from unittest import mock
 
 from deepseek_cursor_proxy.net.wait import Deadline
 from deepseek_cursor_proxy.storage.resp import client
-from deepseek_cursor_proxy.storage.resp.client import Engine, _Budget
+from deepseek_cursor_proxy.storage.resp.client import RedisClient, _Budget
 from deepseek_cursor_proxy.storage.resp.connection import Connection, Dialer
-from deepseek_cursor_proxy.storage.resp.protocol import EngineDown, Reply, ReplyError
+from deepseek_cursor_proxy.storage.resp.protocol import RedisUnavailable, Reply, ReplyError
 from tests.support.engine_cases import SECONDS, EngineCase
 from tests.support.fuzzing import cases
 from tests.support.polling import wait_until
@@ -41,7 +41,7 @@ class OutageCase(EngineCase):
         started = time.monotonic()
         if seconds == SHORT:
             self.client.reply_seconds = SHORT
-        with self.assertRaises(EngineDown) as caught:
+        with self.assertRaises(RedisUnavailable) as caught:
             self.get(seconds)
         self.assertLess(time.monotonic() - started, SOON)
         self.assertIn(words, str(caught.exception))
@@ -107,7 +107,7 @@ class TestOutages(OutageCase):
 
     def test_three_timeouts_in_a_row_are_an_outage_though_a_check_passes(self) -> None:
         """A server that answers PING, but no command in time."""
-        with mock.patch.object(Engine, "_check_node", return_value=""):
+        with mock.patch.object(RedisClient, "_check_node", return_value=""):
             self.get()
             self.server.pause()
             with mock.patch.object(self.client._checks, "wake"):
@@ -171,7 +171,7 @@ class TestOutages(OutageCase):
         def lose(sock: socket.socket, _data: bytes) -> None:
             sock.shutdown(socket.SHUT_RDWR)
 
-        with mock.patch.object(self.server, "send", lose), self.assertRaises(EngineDown):
+        with mock.patch.object(self.server, "send", lose), self.assertRaises(RedisUnavailable):
             self.client.run([(b"INCRBY", b"k", b"1")], SECONDS)
         wait_until(lambda: self.client.is_available)
         self.assertEqual([b"1"], self.client.run([(b"GET", b"k")], SECONDS))
@@ -221,7 +221,7 @@ class TestOutages(OutageCase):
             with self.subTest(data), RespServer() as other:
                 engine = self.engine(other.url)
                 with mock.patch.object(other, "send", lambda sock, _, data=data: sock.sendall(data)):
-                    with self.assertRaises(EngineDown):
+                    with self.assertRaises(RedisUnavailable):
                         engine.run([(b"PING",)], SHORT)
                 engine.close()
 
@@ -230,13 +230,13 @@ class TestOutages(OutageCase):
         engine = self.engine(self.server.url)
         run_at_once(lambda _: engine.run([(b"GET", b"k")], SECONDS), range(8))
         self.server.stop()
-        with self.assertRaises(EngineDown):
+        with self.assertRaises(RedisUnavailable):
             engine.run([(b"GET", b"k")], SECONDS)
         engine.close()
         engine.close()
         wait_until(lambda: descriptors() <= before)
         self.assertNotIn("engine-check", [thread.name for thread in threading.enumerate()])
-        with self.assertRaisesRegex(EngineDown, "closed"):
+        with self.assertRaisesRegex(RedisUnavailable, "closed"):
             engine.run([(b"GET", b"k")], SECONDS)
 
 
@@ -286,7 +286,7 @@ class TestDeadlines(OutageCase):
         self.get()
         self.server.pause()
         self.client._check_seconds = 30.0
-        with mock.patch.object(Engine, "_check_node", return_value=""):
+        with mock.patch.object(RedisClient, "_check_node", return_value=""):
             for _ in range(3):
                 self.assertEqual([], self.changes)
                 self.assert_down("no reply in time", SHORT)
@@ -368,7 +368,7 @@ class TestTls(EngineCase):
         self.assertEqual(["PONG", "OK"], engine.run([(b"PING",), (b"SET", b"k", b"x" * 300_000)], SECONDS))
         self.assertEqual([b"x" * 300_000], engine.run([(b"GET", b"k")], SECONDS))
         stranger = self.engine(f"rediss://localhost:{server.port}/")
-        with self.assertRaisesRegex(EngineDown, "certificate verify failed"):
+        with self.assertRaisesRegex(RedisUnavailable, "certificate verify failed"):
             stranger.run([(b"PING",)], SECONDS)
 
 
@@ -401,7 +401,7 @@ class TestParallelCallers(OutageCase):
                 value = b"%d-%d" % (caller, number)
                 try:
                     replies = self.client.run([(b"PING", value), (b"PING", value)], 0.01)
-                except EngineDown:
+                except RedisUnavailable:
                     continue
                 answered.append(caller)
                 wrong.extend([replies] if replies != [value, value] else [])

@@ -2,7 +2,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage.resp import client
 from deepseek_cursor_proxy.storage.resp.cluster import ClusterMap, slot_of
-from deepseek_cursor_proxy.storage.resp.protocol import EngineDown
+from deepseek_cursor_proxy.storage.resp.protocol import RedisUnavailable
 from tests.support.engine_cases import SECONDS, CommandTests, EngineCase
 from tests.support.polling import wait_until
 from tests.support.resp_commands import CommandError
@@ -90,14 +90,14 @@ class TestCluster(ClusterCase):
         with mock.patch.object(RespCluster, "check", side_effect=_moved(self.nodes[1], slot_of(b"k"))):
             with mock.patch.object(self.client._checks, "wake"):
                 for _ in range(3):
-                    with self.assertRaisesRegex(EngineDown, "too many redirections"):
+                    with self.assertRaisesRegex(RedisUnavailable, "too many redirections"):
                         self.client.run([(b"GET", b"k")], SECONDS)
         self.assertFalse(self.client.is_available)
 
     def test_a_cluster_that_is_down_is_an_outage(self) -> None:
         self.client.run([(b"GET", b"k")], SECONDS)
         self.cluster.is_ok = False
-        with self.assertRaisesRegex(EngineDown, "CLUSTERDOWN"):
+        with self.assertRaisesRegex(RedisUnavailable, "CLUSTERDOWN"):
             self.client.run([(b"GET", b"k")], SECONDS)
         self.assertFalse(self.client.is_available)
         self.client._check()
@@ -111,7 +111,7 @@ class TestCluster(ClusterCase):
         self.client.run([(b"SET", key, key) for key in keys], SECONDS)
         lost = self.nodes[0]
         lost.stop()
-        with self.assertRaises(EngineDown):
+        with self.assertRaises(RedisUnavailable):
             self.client.run([(b"GET", key) for key in keys], SECONDS)
         self.assertFalse(self.client.is_available)
         # Its replica takes over.
@@ -129,7 +129,7 @@ class TestCluster(ClusterCase):
     def test_a_server_that_is_no_cluster_says_so(self) -> None:
         server = self.enterContext(RespServer())
         engine = self.engine(f"redis://127.0.0.1:{server.port}/?cluster=1")
-        with self.assertRaisesRegex(EngineDown, "cluster support disabled"):
+        with self.assertRaisesRegex(RedisUnavailable, "cluster support disabled"):
             engine.run([(b"GET", b"k")], SECONDS)
         self.assertFalse(engine.is_available)
 

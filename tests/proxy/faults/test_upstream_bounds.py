@@ -47,7 +47,7 @@ class TestTime(FaultTestCase):
             ("a head", b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n", {}),
             ("a plain answer without a length", head(JSON), b"x", {"stream": False}),
             ("a plain answer with a length", head(JSON, "Content-Length: 10000000"), b"{", {"stream": False}),
-            ("blank lines before a plain answer", head(JSON), b"\n", {"stream": False, "queue_patience": 0}),
+            ("blank lines before a plain answer", head(JSON), b"\n", {"stream": False, "max_queue_seconds": 0}),
         ):
             with self.subTest(name):
                 reply = self.trickling(start, drop, **settings)
@@ -60,7 +60,7 @@ class TestTime(FaultTestCase):
         drops = (b": keep-alive\n\n", *blank, b"data: null\n\n", b"data: 7\n\n", b"data: []\n\n", b'data: "x"\n\n')
 
         def reply(drop: bytes) -> Reply:
-            settings = {"heartbeat_interval": 0.05, "request_timeout": 0.4, "queue_patience": 0}
+            settings = {"heartbeat_interval": 0.05, "request_timeout": 0.4, "max_queue_seconds": 0}
             return self.trickling(STREAM_HEAD + EVENTS[2], drop, **settings)
 
         with ThreadPoolExecutor(len(drops)) as pool:
@@ -94,7 +94,7 @@ class TestTime(FaultTestCase):
         ):
             with self.subTest(name), mock.patch.object(response, "_USAGE_SECONDS", 0.05):
                 started = time.monotonic()
-                reply = self.repeating(start, drop * 500, 0, 60.0, request_timeout=0.1, queue_patience=0.2)
+                reply = self.repeating(start, drop * 500, 0, 60.0, request_timeout=0.1, max_queue_seconds=0.2)
                 self.assertLess(time.monotonic() - started, 50)
                 self.assertEqual(WHOLE if start is finished else REPORTED, reply.verdict)
 

@@ -80,7 +80,7 @@ class TestQueue(FaultTestCase):
         self.assertEqual((200, True, False), (status, b"[DONE]" in body, b'"error"' in body))
 
     def test_a_queue_beyond_the_patience_is_an_error_that_names_the_setting(self) -> None:
-        proxy, started = self.queueing(seconds=30.0, queue_patience=0.3), time.monotonic()
+        proxy, started = self.queueing(seconds=30.0, max_queue_seconds=0.3), time.monotonic()
         with ThreadPoolExecutor(len(APIS)) as pool:
             replies = list(pool.map(lambda path: self.told(proxy, path, stream=True), APIS))
         for _, body in replies:
@@ -95,7 +95,7 @@ class TestQueue(FaultTestCase):
 
     def test_a_queued_plain_answer_that_fails_never_looks_complete(self) -> None:
         """The status is sent by then: a response fails in its own words, the others break off."""
-        proxy = self.queueing(seconds=30.0, queue_patience=0.3)
+        proxy = self.queueing(seconds=30.0, max_queue_seconds=0.3)
         status, body = self.told(proxy, "/v1/responses", stream=False)
         self.assertEqual((200, "failed"), (status, json.loads(body)["status"]))
         seen = read_to_the_end(self.connect(proxy, QUESTION))

@@ -130,7 +130,7 @@ class TestSlowClients(LoadTestCase):
     def setUp(self) -> None:
         super().setUp()
         # A lingering farewell is for those who still send a lot; here it only takes time.
-        self.enterContext(mock.patch.object(client_connection, "_LINGER_SECONDS", 0.05))
+        self.enterContext(mock.patch.object(client_connection, "_DRAIN_SECONDS", 0.05))
 
     def test_slow_heads_are_ended_while_others_are_served(self) -> None:
         proxy = self.proxy(header_timeout=0.25)

@@ -119,9 +119,9 @@ class TestSigns(unittest.TestCase):
 
     def test_every_sign_in_the_table_of_clients_suffices_alone(self) -> None:
         for client in (*clients.AGENTS, *clients.SDKS):
-            is_product = client.sign.endswith("/")
-            request = request_of(client.sign + "1.0", {}) if is_product else request_of("", {client.sign: "go"})
-            self.assertFalse(clients.shows_thinking(request, PLAIN), client.sign)
+            is_product = client.marker.endswith("/")
+            request = request_of(client.marker + "1.0", {}) if is_product else request_of("", {client.marker: "go"})
+            self.assertFalse(clients.shows_thinking(request, PLAIN), client.marker)
 
     def test_cursor_is_known_by_its_bodies_whatever_its_sdk(self) -> None:
         flat = {"type": "custom", "name": "ApplyPatch", "format": {"type": "grammar"}}

@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, chat_of
+from deepseek_cursor_proxy.deepseek.apis.api import CHAT, chat_api_for
 from deepseek_cursor_proxy.deepseek.apis.chat_api import read_reasoning
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm, choose
 from deepseek_cursor_proxy.deepseek.rules import FILLER
@@ -62,7 +62,7 @@ class TestHosts(unittest.TestCase):
                 )
 
     def test_deepseek_itself_has_the_plain_api(self) -> None:
-        self.assertIs(CHAT, chat_of(hosts.DEEPSEEK))
+        self.assertIs(CHAT, chat_api_for(hosts.DEEPSEEK))
         self.assertIs(hosts.DEEPSEEK, CHAT.host)
 
     def test_reasoning_goes_back_in_the_form_of_the_host(self) -> None:
@@ -97,10 +97,10 @@ class TestHosts(unittest.TestCase):
         ]
         for fields, expected in table:
             with self.subTest(fields):
-                known, foreign = read_reasoning({"content": "x", **fields})
+                known, other = read_reasoning({"content": "x", **fields})
                 self.assertEqual({"content": "x", "reasoning_content": expected}, known)
-                self.assertEqual(expected == "a", foreign.is_native)
+                self.assertEqual(expected == "a", other.is_native)
 
     def test_a_signature_alone_is_no_reasoning(self) -> None:
-        known, foreign = read_reasoning({"content": "x", "reasoning_details": [{"signature": "s"}]})
-        self.assertEqual(({"content": "x"}, ({"signature": "s"},)), (known, foreign.details))
+        known, other = read_reasoning({"content": "x", "reasoning_details": [{"signature": "s"}]})
+        self.assertEqual(({"content": "x"}, ({"signature": "s"},)), (known, other.details))

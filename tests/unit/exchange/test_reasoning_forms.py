@@ -3,7 +3,7 @@
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Delta, ForeignReasoning, Reply
+from deepseek_cursor_proxy.conversation import Delta, OtherReasoning, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
@@ -13,8 +13,8 @@ from tests.support.databases import DatabaseTestCase
 DETAIL = ({"type": "reasoning.text", "text": "r"},)
 ANSWERS = {
     ReasoningForm.CONTENT: Delta(reasoning="r", text="a"),
-    ReasoningForm.REASONING: Delta(reasoning="r", text="a", foreign=ForeignReasoning("reasoning")),
-    ReasoningForm.DETAILS: Delta(reasoning="r", text="a", foreign=ForeignReasoning("reasoning_details", DETAIL)),
+    ReasoningForm.REASONING: Delta(reasoning="r", text="a", other_reasoning=OtherReasoning("reasoning")),
+    ReasoningForm.DETAILS: Delta(reasoning="r", text="a", other_reasoning=OtherReasoning("reasoning_details", DETAIL)),
     ReasoningForm.THINK: Delta(text="<think>r</think>a"),
 }
 
@@ -57,7 +57,7 @@ class TestReasoningForms(DatabaseTestCase):
 
     def test_only_reasoning_fields_unlearn_a_form(self) -> None:
         upstream = self.upstream()
-        read = Delta(reasoning="r", text="a", foreign=ForeignReasoning("think"))
+        read = Delta(reasoning="r", text="a", other_reasoning=OtherReasoning("think"))
         for answer, form in (
             (ANSWERS[ReasoningForm.THINK], ReasoningForm.CONTENT),
             (Delta(text="a"), ReasoningForm.CONTENT),
@@ -129,16 +129,16 @@ class TestReasoningForms(DatabaseTestCase):
     def test_an_unknown_host_without_reasoning_gets_no_fillers_until_it_sends_some(self) -> None:
         upstream = self.upstream()
         before = upstream.chat_api().host
-        self.assertEqual((True, False), (before.requires_reasoning, before.absence_means_none))
+        self.assertEqual((True, False), (before.requires_reasoning, before.silence_means_no_thinking))
         silent = Delta(text="a")
         for answer, has_thinking in ((silent, False), (Delta(text="a", reasoning=""), True)):
             upstream.learn(reply(answer), has_thinking=has_thinking)
             self.assertEqual(before, upstream.chat_api().host, "it was not asked to think, or said that it did not")
         upstream.learn(reply(silent))
         learned = upstream.chat_api().host
-        self.assertEqual((False, False), (learned.requires_reasoning, learned.absence_means_none))
+        self.assertEqual((False, False), (learned.requires_reasoning, learned.silence_means_no_thinking))
         upstream.learn(reply(ANSWERS[ReasoningForm.CONTENT]))
         after = upstream.chat_api().host
-        self.assertEqual((True, True), (after.requires_reasoning, after.absence_means_none))
+        self.assertEqual((True, True), (after.requires_reasoning, after.silence_means_no_thinking))
         upstream.learn(reply(silent))
         self.assertEqual(after, upstream.chat_api().host)

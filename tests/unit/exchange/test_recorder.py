@@ -16,7 +16,7 @@ PREPARED = prepare(REQUEST, FoundTurns(REQUEST, identify(b"m" * 32, REQUEST.mess
 
 
 def attempt() -> Any:
-    return mock.Mock(prepared=PREPARED, absence_means_none=True)
+    return mock.Mock(prepared=PREPARED, silence_means_no_thinking=True)
 
 
 def call(arguments: str, index: int = 0) -> Delta:

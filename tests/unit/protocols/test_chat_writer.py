@@ -154,7 +154,7 @@ class TestCustomCalls(unittest.TestCase):
             self.assertEqual([call], found["choices"][0]["delta"]["tool_calls"])
 
     def test_a_nested_custom_call_streams_in_openais_shape(self) -> None:
-        nested = self.CUSTOM._replace(nested_tools=frozenset({"ApplyPatch"}))
+        nested = self.CUSTOM._replace(openai_custom_tools=frozenset({"ApplyPatch"}))
         first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": ""}}
         other = {"index": 1, "id": "d", "type": "function", "function": {"name": "Read", "arguments": "{}"}}
         pieces = ['{"input": "*** ', 'Begin"}']
@@ -168,7 +168,7 @@ class TestCustomCalls(unittest.TestCase):
         self.assertEqual([begun, *texts, other], entries)
 
     def test_other_arguments_of_a_nested_custom_call_come_with_the_finish(self) -> None:
-        nested = self.CUSTOM._replace(nested_tools=frozenset({"ApplyPatch"}))
+        nested = self.CUSTOM._replace(openai_custom_tools=frozenset({"ApplyPatch"}))
         first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": "{}"}}
         stream = source(call_chunk(**first), call_chunk("tool_calls"))
         last = events(list(write_events(mock.Mock(), stream, ChunkWriter(nested, 0))))[-2]["choices"][0]

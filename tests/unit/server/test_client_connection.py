@@ -112,9 +112,9 @@ class TestClientConnection(unittest.TestCase):
             self.assertLess(time.monotonic(), patience)
             return b"x"
 
-        with mock.patch.object(client_connection, "_LINGER_SECONDS", 0.05):
+        with mock.patch.object(client_connection, "_DRAIN_SECONDS", 0.05):
             with mock.patch.object(connection, "receive", receive):
-                connection._linger()
+                connection._drain()
 
     def test_an_error_of_the_app_ends_the_connection_with_its_status(self) -> None:
         _, client = self.serve(mock.Mock(side_effect=NotFound("no such path")))

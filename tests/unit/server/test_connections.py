@@ -153,7 +153,7 @@ class TestConnections(unittest.TestCase):
     def test_refused_clients_that_stay_connected_hold_few_threads_and_not_for_ever(self) -> None:
         with (
             mock.patch.object(connections, "_MOST_REFUSED", 3),
-            mock.patch("deepseek_cursor_proxy.server.client_connection._LINGER_SILENCE_SECONDS", 0.2),
+            mock.patch("deepseek_cursor_proxy.server.client_connection._DRAIN_SILENCE_SECONDS", 0.2),
         ):
             listener = self.open()
             self.most = 0

@@ -30,7 +30,7 @@ class Source:
     def take_rest(self) -> bytes:
         return self.rest
 
-    def put_back(self, rest: bytes) -> None:
+    def unread(self, rest: bytes) -> None:
         self.rest = rest
 
 

@@ -201,7 +201,7 @@ class TestFaults(StoreFileTestCase):
             tries()
 
         def wait() -> None:
-            with self.opened.transaction(is_retry=True, wait=PATIENCE):
+            with self.opened.transaction(despite_fault=True, wait=PATIENCE):
                 has_begun.set()
 
         with mock.patch.object(self.opened, "_check_unmoved", check):
@@ -237,7 +237,7 @@ class TestFaults(StoreFileTestCase):
         def write_pending() -> None:
             with self.assertRaises(Locked):
                 insert(self.opened)
-            with self.opened.transaction(is_retry=True) as connection:
+            with self.opened.transaction(despite_fault=True) as connection:
                 connection.execute("INSERT INTO reasonings VALUES (NULL, randomblob(16), x'01', 0)")
 
         self.opened.on_reopen(write_pending)

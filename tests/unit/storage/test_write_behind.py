@@ -39,10 +39,10 @@ class TestWriteBehind(DatabaseTestCase):
     def on_database(self, kind: type[Words]) -> Words:
         return kind(self.database, self.write, FaultGuard(_log, "words"))
 
-    def write(self, words: Sequence[str], is_retry: bool) -> Sequence[str]:
+    def write(self, words: Sequence[str], despite_fault: bool) -> Sequence[str]:
         if self.refused & {*words}:
             raise ValueError("no such word")
-        with self.database.transaction(is_retry=is_retry):
+        with self.database.transaction(despite_fault=despite_fault):
             self.written.append(list(words))
         return [word.upper() for word in words]
 
@@ -84,7 +84,7 @@ class TestWriteBehind(DatabaseTestCase):
         self.words.add(["ant"])
         locker = self.lock()
         with self.assertRaises(Unusable):
-            self.words.flush(is_retry=False)
+            self.words.flush(despite_fault=False)
         self.words.add(["bee"])
         with self.assertRaises(Unusable):
             self.database.reopen()
@@ -94,8 +94,8 @@ class TestWriteBehind(DatabaseTestCase):
         self.assertEqual(([["ant", "bee"]], []), (self.written, self.words.entries()))
 
     def test_an_entry_that_was_discarded_or_merged_while_it_was_written_is_not_lost(self) -> None:
-        def meanwhile(words: Sequence[str], is_retry: bool) -> None:
-            self.write(words, is_retry)
+        def meanwhile(words: Sequence[str], despite_fault: bool) -> None:
+            self.write(words, despite_fault)
             self.words.discard("b")
             if len(self.written) == 1:
                 self.words.add(["ape"])

@@ -96,7 +96,7 @@ class TestUpstreamResponse(unittest.TestCase):
     def test_progress_postpones_the_end_and_a_keep_alive_does_within_the_queue_patience(self) -> None:
         for note, ends_at in (("note_progress", 1110.0), ("note_keep_alive", 1080.0)):
             self.clock.now = 1000.0
-            found = self.respond(*[None] * 5, chunk(b"x"), queue_patience=80)
+            found = self.respond(*[None] * 5, chunk(b"x"), max_queue_seconds=80)
             with self.subTest(note), self.assertRaises(UpstreamTimeout):
                 for piece in found.stream():
                     if piece == b"x":

@@ -4,7 +4,7 @@ import unittest
 from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import Delta, Reply
-from deepseek_cursor_proxy.deepseek.apis.api import chat_of
+from deepseek_cursor_proxy.deepseek.apis.api import chat_api_for
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ThinkSplitter, begins_with_block
 from deepseek_cursor_proxy.deepseek.hosts import UNKNOWN, ReasoningForm
 from tests.support.chunks import written_chunk, written_completion
@@ -57,7 +57,9 @@ class TestThinkSplitter(unittest.TestCase):
     def test_the_completion_of_a_whole_message_has_its_reasoning(self) -> None:
         host = replace(UNKNOWN, form=ReasoningForm.THINK)
         message = {"role": "assistant", "content": "<think>r</think>a"}
-        (delta,) = chat_of(host).read_answer({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+        (delta,) = chat_api_for(host).read_answer(
+            {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        )
         # As a display that shows it in the text leaves it.
         shown = written_completion(delta._replace(reasoning=None))["choices"][0]["message"]
         self.assertEqual(("r", "a"), (shown["reasoning_content"], shown["content"]))

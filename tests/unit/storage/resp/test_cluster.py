@@ -2,7 +2,7 @@ import unittest
 
 from deepseek_cursor_proxy.storage.resp.address import Node
 from deepseek_cursor_proxy.storage.resp.cluster import Redirection, _owners, key_of, redirection, slot_of
-from deepseek_cursor_proxy.storage.resp.protocol import EngineRefused, ReplyError
+from deepseek_cursor_proxy.storage.resp.protocol import RedisRefused, ReplyError
 
 
 class TestSlots(unittest.TestCase):
@@ -44,5 +44,5 @@ class TestSlots(unittest.TestCase):
         self.assertEqual([None, Node("a", 1), Node("a", 1), None], owners[:4])
         wrong = [[[1]], [[2, 1, [b"a", 1]]], [[0, 16384, [b"a", 1]]], [[0, 1, []]], [None], [[b"0", 1, [b"a", 1]]]]
         for ranges in wrong:
-            with self.subTest(ranges), self.assertRaises(EngineRefused):
+            with self.subTest(ranges), self.assertRaises(RedisRefused):
                 _owners(ranges, asked)  # type: ignore[arg-type]

@@ -13,9 +13,9 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.resp import client
-from deepseek_cursor_proxy.storage.resp.address import EngineAddress
-from deepseek_cursor_proxy.storage.resp.client import Engine, ScriptCall
-from deepseek_cursor_proxy.storage.resp.protocol import EngineDown
+from deepseek_cursor_proxy.storage.resp.address import RedisAddress
+from deepseek_cursor_proxy.storage.resp.client import RedisClient, ScriptCall
+from deepseek_cursor_proxy.storage.resp.protocol import RedisUnavailable
 from deepseek_cursor_proxy.storage.shared import state
 from deepseek_cursor_proxy.storage.shared.scripts import SETTLE_LIMITS
 from deepseek_cursor_proxy.storage.shared.state import Backlog, BacklogEntry, SharedState
@@ -357,7 +357,7 @@ class TestBacklog(EngineTestCase):
         self.wait_until_shared()
         with mock.patch.object(one.state.backlog, "oldest", side_effect=Unusable("it is locked")):
             self.assertFalse(one.state._catch_up())
-        with mock.patch.object(one.state.engine, "run", side_effect=EngineDown("late")):
+        with mock.patch.object(one.state.engine, "run", side_effect=RedisUnavailable("late")):
             self.assertFalse(one.state._catch_up())
         self.engine.stop()
         wait_until(lambda: one.state.fault)
@@ -379,7 +379,7 @@ class TestBacklog(EngineTestCase):
 
         def late(*arguments: Any) -> Any:
             if next(calls) % 2 == 0:
-                raise EngineDown("no reply in time")
+                raise RedisUnavailable("no reply in time")
             return run(*arguments)
 
         with mock.patch.object(one.state.engine, "run_scripts", late):
@@ -423,7 +423,7 @@ class TestSecret(EngineTestCase):
         self.assertEqual([b"dcp:check"], list(self.engine.run(b"SCAN", b"0")[1]))
 
     def test_a_comparison_alone_writes_nothing(self) -> None:
-        engine = Engine(EngineAddress.parse(self.engine.url))
+        engine = RedisClient(RedisAddress.parse(self.engine.url))
         self.addCleanup(engine.close)
         self.assertTrue(state.is_shared_with(engine, SECRET, may_write=False))
         self.assertEqual([], list(self.engine.run(b"SCAN", b"0")[1]))
