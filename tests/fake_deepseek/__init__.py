@@ -4,8 +4,8 @@
 request gets a fault (Failure, Raw) whatever it asks; an Answer is only spent on a request that keeps the contract, and
 every other request gets DeepSeek's refusal. A description of a picture is no part of the script. `endpoints` has the
 APIs: `contract` decides what is refused, `completion` writes an answer, and `native` does both for the Responses API,
-`dialects` for other hosts of the models, `web_tools` for searches on chat completions; `steps` has the faults, this
-file the socket and the script. Rule: `seen` has a request before the first byte of its response leaves, so a test that
+`dialects` for other hosts of the models, `web_tools` for searches on chat completions; this file has the socket and the
+script. Rule: `seen` has a request before the first byte of its response leaves, so a test that
 has the response need not wait. Nothing outlives `close`.
 """
 
@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import formatdate
@@ -29,30 +29,34 @@ from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.fake_deepseek import leaks
-from tests.fake_deepseek.completion import Answer, Completion, PrefixCache, model_entry
+from tests.fake_deepseek.completion import (
+    Answer,
+    Completion,
+    Failure,
+    PrefixCache,
+    Raw,
+    ReceivedRequest,
+    Step,
+    model_entry,
+)
 from tests.fake_deepseek.contract import NEWEST_RULES, Refusal, Rules
 from tests.fake_deepseek.endpoints import chat_endpoint, endpoint_at, versions
 from tests.fake_deepseek.messages_writer import BlockAnswer
 from tests.fake_deepseek.searches import Citation, Search
-from tests.fake_deepseek.steps import Failure, Raw, ReceivedRequest, Step
-from tests.fake_deepseek.weather import weather_responder
 from tests.fake_deepseek.web_tools import MESSAGE_FIELDS
+from tests.support import cursor
 from tests.support.cursor import Call
 
 __all__ = [
-    "Answer",
-    "BlockAnswer",
-    "Call",
-    "Citation",
-    "Failure",
-    "FakeDeepSeek",
-    "Raw",
-    "ReceivedRequest",
-    "Rules",
-    "Search",
-    "Step",
-    "weather_responder",
-]
+    "Answer", "BlockAnswer", "Call", "Citation", "Failure", "FakeDeepSeek", "Raw", "ReceivedRequest", "Rules", "Search",
+    "Step", "weather_responder",
+]  # fmt: skip
+
+
+def weather_responder(payload: Mapping[str, Any]) -> Answer:
+    """The model's side of the weather chat of the demo."""
+    answer = cursor.weather_responder(payload)
+    return Answer(answer.reasoning, answer.content, answer.calls)
 
 
 class FakeDeepSeek:
@@ -76,10 +80,9 @@ class FakeDeepSeek:
         self.hang_ups: SimpleQueue[float] = SimpleQueue()
         self.closing = threading.Event()
         self.cache = PrefixCache()
-        # What the account and the list of models say, and by how many seconds the clock differs from ours.
+        # What the account and the list of models say.
         self.has_balance = True
         self.models: tuple[str, ...] = ("deepseek-flash", "deepseek-v4-pro")
-        self.clock_offset = 0.0
         # Whether it takes what DeepSeek is only assumed, or was once reported, to refuse.
         self.is_lenient = False
         # If not, tools that DeepSeek runs itself are ignored, as it ignores what it does not know.
@@ -264,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
         is_balance = self.path.endswith("/user/balance")
         expected = ("/user/balance",) if is_balance else versions("/models")
         fake = self.server.fake
-        date = (("Date", formatdate(time.time() + fake.clock_offset, usegmt=True)),)
+        date = (("Date", formatdate(time.time(), usegmt=True)),)
         if refused := fake.request_refusal(self.path, expected, self._headers()):
             self._fail(replace(_to_failure(refused), headers=date))
         elif is_balance:

@@ -1,6 +1,7 @@
 """Answers as DeepSeek writes them: one JSON object, a stream of events, and the usage.
 
-An Answer is what the model says; a Completion is the same in bytes, for one request. The usage counts tokens as a
+An Answer is what the model says, a step of a script like the faults that take its place; a Completion is the same in
+bytes, for one request. The usage counts tokens as a
 quarter of the UTF-8 bytes and knows the context cache: DeepSeek keeps the prefix at the end of every prompt and at the
 end of every answer, and a later prompt pays less for the longest kept prefix it begins with.
 Pure: ids and clock are parameters, and this file knows neither the script nor the socket.
@@ -43,6 +44,42 @@ class Answer:
     citations: tuple[Citation, ...] = ()
     # Names and JSON of fields that a search adds to a message of chat completions, likewise; see web_tools.
     fields: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error in DeepSeek's envelope, or with `body` any other bytes."""
+
+    status: int
+    message: str = "The server is overloaded, please try again later."
+    type: str = "server_error"
+    code: str = "server_error"
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Bytes for the socket in place of an HTTP response; after them the connection may stall or stay open."""
+
+    data: bytes
+    then_close: bool = True
+    then_stall: bool = False
+
+
+Step = Answer | Failure | Raw
+
+
+@dataclass(frozen=True)
+class ReceivedRequest:
+    """One POST and its response; the status of a Raw is 0. The payload is that of a chat on every path."""
+
+    path: str
+    headers: dict[str, str]
+    payload: dict[str, Any]
+    status: int
+    refusal: str | None
+    body: bytes
 
 
 @dataclass(frozen=True)

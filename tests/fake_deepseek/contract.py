@@ -2,14 +2,15 @@
 
 `refusal` judges one chat-completions body the way the server does: first as a typed value (the server is written in
 Rust, so those words are serde's), then field by field, then as a history, and last as a history of thoughts.
-`tool_rules` judges the functions, `picture_rules` the pictures, `prompt` what the model reads: DeepSeek itself accepts
-a history whose prompt lacks an assistant header, but the answer to it is empty or wrong. The first thing wrong is the
-one reported. Where no capture shows DeepSeek's words, the sentence is ours.
+`tool_rules` judges the functions, `prompt` what the model reads: DeepSeek itself accepts a history whose prompt lacks
+an assistant header, but the answer to it is empty or wrong. The first thing wrong is the one reported. Where no capture
+shows DeepSeek's words, as for pictures (limits of the vision guide, September 2026), the sentence is ours.
 Rule: every check may trust what the checks before it established. This file knows no socket, clock or script.
 """
 
+import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import UnionType
@@ -17,7 +18,7 @@ from typing import Any, get_args
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import decode_json_object
-from tests.fake_deepseek import picture_rules, prompt, tool_rules
+from tests.fake_deepseek import prompt, tool_rules
 from tests.fake_deepseek.prompt import V4_PRO, is_thinking
 
 DESERIALIZE = "Failed to deserialize the JSON body into the target type: "
@@ -30,10 +31,13 @@ ORPHAN_RESULT = "Messages with role 'tool' must be a response to a preceding mes
 FORCED_TOOL = "Thinking mode does not support this tool_choice"
 EFFORT_WITHOUT_THINKING = "thinking options type cannot be disabled when reasoning_effort is set"
 
-# The guide's rule of April to July 2026 (turns that used a tool), and the one seen since August (every turn).
-_OWED_REASONING = ("april", "august")
 VISION_MODELS = ("deepseek-flash", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
 MODELS = (V4_PRO, *VISION_MODELS)
+MAX_PICTURE_BYTES, MAX_BYTES_OF_PICTURES = 32 * 1024 * 1024, 64 * 1024 * 1024
+_MAX_PICTURES = 600
+_LONGEST_URL = 8192
+# JPEG, PNG, GIF and WebP are told by their first bytes, whatever the media type says.
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF")
 
 # Sentences, found lazily. Only the first is ever read, so the code after a `yield` may trust what it checked.
 Problems = Iterator[str]
@@ -43,8 +47,6 @@ Problems = Iterator[str]
 class Rules:
     """By which rules a body is judged."""
 
-    # Which turns owe their reasoning, by the month since which that was seen.
-    month: str = "august"
     # Whether an empty reasoning is as good as none; for the tool calls of V4-Pro it always is.
     refuses_empty: bool = False
     # Whether the body was sent to a /beta path.
@@ -53,10 +55,6 @@ class Rules:
     has_v4_template: bool = False
     # Whether a prompt without an assistant header is refused, which DeepSeek itself accepts.
     needs_headers: bool = True
-
-    def __post_init__(self) -> None:
-        if self.month not in _OWED_REASONING:
-            raise ValueError(f"month = {self.month!r} is not one of {', '.join(_OWED_REASONING)}")
 
 
 NEWEST_RULES = Rules()
@@ -70,12 +68,32 @@ class Refusal:
     code: str = "invalid_request_error"
 
 
-def read(body: bytes) -> dict[str, Any] | Refusal:
-    """The object in a body, or the 400 that a body without one earns."""
+class Refused(Exception):
+    """The sentence of a refusal."""
+
+
+def check(condition: object, words: str) -> None:
+    if not condition:
+        raise Refused(words)
+
+
+def fit(condition: object, words: str) -> None:
+    check(condition, DESERIALIZE + words)
+
+
+def read(
+    body: bytes, translate: Callable[[dict[str, Any]], dict[str, Any]] = lambda payload: payload
+) -> dict[str, Any] | Refusal:
+    """The object in a body, translated from another API, or the 400 that a body without one earns."""
     try:
-        return decode_json_object(body)
+        return translate(decode_json_object(body))
+    except Refused as refused:
+        return Refusal(str(refused))
     except BadRequest as error:
         return Refusal(DESERIALIZE + error.message)
+    except (AttributeError, KeyError, TypeError) as misfit:
+        # In a translation: something else than an object, or one without a field that it needs.
+        return Refusal(DESERIALIZE + str(misfit))
 
 
 def refusal(payload: object, rules: Rules = NEWEST_RULES) -> Refusal | None:
@@ -238,7 +256,32 @@ def _message_problems(payload: Mapping[str, Any], beta: bool) -> Problems:
             yield f"Invalid messages[{index}]: the id of a tool call must not be empty"
         if message.get("prefix") and not (beta and message is payload["messages"][-1]):
             yield "prefix needs the /beta path, and works on the last message only"
-    yield from picture_rules.problems(payload["messages"])
+    yield from _picture_problems(payload["messages"])
+
+
+def _picture_problems(messages: Sequence[Mapping[str, Any]]) -> Problems:
+    parts = chain.from_iterable(message["content"] for message in messages if isinstance(message["content"], list))
+    urls = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+    if len(urls) > _MAX_PICTURES:
+        yield f"Too many images: {len(urls)}, at most {_MAX_PICTURES}"
+    sizes = []
+    for url in urls:
+        if url.startswith("data:"):
+            data = _decode(url)
+            if not data.startswith(_SIGNATURES):
+                yield "Unsupported image format: expected JPEG, PNG, GIF or WebP"
+            sizes.append(len(data))
+        elif not url.startswith(("http://", "https://")) or len(url) > _LONGEST_URL:
+            yield "Invalid image URL"
+    if any(size > MAX_PICTURE_BYTES for size in sizes) or sum(sizes) > MAX_BYTES_OF_PICTURES:
+        yield "The images are too large"
+
+
+def _decode(url: str) -> bytes:
+    try:
+        return base64.b64decode(url.partition(",")[2], validate=True)
+    except ValueError:
+        return b""
 
 
 def _order_problems(messages: Sequence[Mapping[str, Any]]) -> Problems:
@@ -266,9 +309,7 @@ def _reasoning_problems(payload: Mapping[str, Any], rules: Rules) -> Problems:
             turns[-1].append(message)
     for turn in turns:
         first_call = next((i for i, message in enumerate(turn) if message.get("tool_calls")), len(turn))
-        if rules.month == "april":
-            owing = turn if first_call < len(turn) else []
-        elif payload.get("tools") or payload.get("server_tools"):
+        if payload.get("tools") or payload.get("server_tools"):
             owing = turn
         else:
             # Without `tools` only the tool loop the history ends in is checked, none that a user message closed.

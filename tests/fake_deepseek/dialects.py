@@ -24,7 +24,7 @@ from typing import Any
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.fake_deepseek import contract
 from tests.fake_deepseek.completion import Completion
-from tests.fake_deepseek.contract import MISSING_REASONING, Refusal, Rules
+from tests.fake_deepseek.contract import MISSING_REASONING, Refusal, Rules, check
 
 # OpenAI's own, which every host takes.
 _BODY_FIELDS = (
@@ -35,18 +35,9 @@ _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
-class _Misfit(Exception):
-    """What a host refuses in a body."""
-
-
-def _fit(condition: object, words: str) -> None:
-    if not condition:
-        raise _Misfit(words)
-
-
 @dataclass(frozen=True)
 class Dialect:
-    """One host; `read_words` says whether a body asks for thinking, and raises _Misfit for words it does not know."""
+    """One host; `read_words` says whether a body asks for thinking, and raises Refused for words it does not know."""
 
     reasoning: str
     read_words: Callable[[Mapping[str, Any]], bool]
@@ -59,13 +50,7 @@ class Dialect:
 
     def read(self, body: bytes) -> dict[str, Any] | Refusal:
         """A body as chat completions of DeepSeek, or the refusal it earns."""
-        parsed = contract.read(body)
-        if isinstance(parsed, Refusal):
-            return parsed
-        try:
-            return self._translate(parsed)
-        except _Misfit as misfit:
-            return Refusal(str(misfit))
+        return contract.read(body, self._translate)
 
     def refusal(self, payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
         found = contract.refusal(payload, replace(rules, has_v4_template=True))
@@ -77,9 +62,9 @@ class Dialect:
 
     def _translate(self, body: Mapping[str, Any]) -> dict[str, Any]:
         for name in body:
-            _fit(name in _BODY_FIELDS or name in self.fields, f"Unrecognized request argument supplied: {name}")
+            check(name in _BODY_FIELDS or name in self.fields, f"Unrecognized request argument supplied: {name}")
         model = str(body.get("model"))
-        _fit("/" in model or not self.has_slashes, f"{model} is not a valid model ID")
+        check("/" in model or not self.has_slashes, f"{model} is not a valid model ID")
         chat = {name: value for name, value in body.items() if name in _BODY_FIELDS and name != "user"}
         chat["model"] = model.rpartition("/")[2].partition(":")[0].lower()
         chat["thinking"] = {"type": "enabled" if self.read_words(body) else "disabled"}
@@ -90,7 +75,7 @@ class Dialect:
         names = {"reasoning", "reasoning_details"} if self.reasoning == "reasoning_details" else {self.reasoning}
         for name in message:
             is_known = name in _MESSAGE_FIELDS or (name in names and message.get("role") == "assistant")
-            _fit(is_known, f"messages[{index}].{name}: Extra inputs are not permitted")
+            check(is_known, f"messages[{index}].{name}: Extra inputs are not permitted")
         found = {name: value for name, value in message.items() if name in _MESSAGE_FIELDS}
         if message.get("role") != "assistant":
             return found
@@ -100,17 +85,17 @@ class Dialect:
             reasoning, _, content = message["content"].removeprefix("<think>").partition("</think>")
             found |= {"reasoning_content": reasoning, "content": content.lstrip()}
         for name in names & message.keys() - {"reasoning_details"}:
-            _fit(isinstance(message[name], str), f"messages[{index}].{name}: Input should be a valid string")
+            check(isinstance(message[name], str), f"messages[{index}].{name}: Input should be a valid string")
             found["reasoning_content"] = message[name]
         return found
 
 
 def _details_text(details: Any, index: int) -> str:
-    _fit(isinstance(details, list) and details, f"messages[{index}].reasoning_details: expected a list")
+    check(isinstance(details, list) and details, f"messages[{index}].reasoning_details: expected a list")
     numbers = [each.get("index") for each in details]
     # A list that was cut, doubled or reordered on its way is refused.
-    _fit(numbers == list(range(len(details))), f"messages[{index}].reasoning_details: out of order")
-    _fit(all(each.get("format") for each in details), f"messages[{index}].reasoning_details: incomplete")
+    check(numbers == list(range(len(details))), f"messages[{index}].reasoning_details: out of order")
+    check(all(each.get("format") for each in details), f"messages[{index}].reasoning_details: incomplete")
     return "".join(each.get("text", "") for each in details)
 
 
@@ -155,14 +140,12 @@ class ForeignCompletion(Completion):
     def _reasoning(self, text: str, *, is_whole: bool = False) -> dict[str, Any]:
         if self._dialect.reasoning != "reasoning_details":
             return {self._dialect.reasoning: text}
-        if not is_whole:
-            # A long piece changes the entry, as a model behind it may.
-            detail = {"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}
-            return {"reasoning": text, "reasoning_details": [detail]}
+        # The entries of a whole answer are numbered; a piece of a stream adds to the first.
         half = len(text) // 2
+        parts = (text[:half], text[half:]) if is_whole else (text,)
         details = [
             {"type": "reasoning.text", "text": part, "format": "unknown", "index": index}
-            for index, part in enumerate((text[:half], text[half:]))
+            for index, part in enumerate(parts)
         ]
         return {"reasoning": text, "reasoning_details": details}
 
@@ -187,8 +170,8 @@ class ForeignCompletion(Completion):
 
 def _openrouter(body: Mapping[str, Any]) -> bool:
     reasoning = body.get("reasoning") or {}
-    _fit(not {*reasoning} - {"effort", "enabled", "max_tokens", "exclude"}, "reasoning: unrecognized key")
-    _fit(reasoning.get("effort") in (None, *_EFFORTS), "reasoning.effort: invalid option")
+    check(not {*reasoning} - {"effort", "enabled", "max_tokens", "exclude"}, "reasoning: unrecognized key")
+    check(reasoning.get("effort") in (None, *_EFFORTS), "reasoning.effort: invalid option")
     return reasoning.get("enabled") is not False and reasoning.get("effort") != "none"
 
 
@@ -199,24 +182,24 @@ def _template(body: Mapping[str, Any]) -> bool:
 
 def _siliconflow(body: Mapping[str, Any]) -> bool:
     budget = body.get("thinking_budget")
-    _fit(budget is None or 128 <= budget <= 32768, "thinking_budget must be between 128 and 32768")
+    check(budget is None or 128 <= budget <= 32768, "thinking_budget must be between 128 and 32768")
     return bool(body.get("enable_thinking"))
 
 
 def _fireworks(body: Mapping[str, Any]) -> bool:
     effort = body.get("reasoning_effort")
-    _fit(effort is None or "thinking" not in body, "thinking and reasoning_effort cannot be specified together")
-    _fit(effort in (None, *_EFFORTS), "reasoning_effort: invalid value")
+    check(effort is None or "thinking" not in body, "thinking and reasoning_effort cannot be specified together")
+    check(effort in (None, *_EFFORTS), "reasoning_effort: invalid value")
     return bool(effort != "none" and (body.get("thinking") or {}).get("type") != "disabled")
 
 
 def _ark(body: Mapping[str, Any]) -> bool:
-    _fit(body.get("reasoning_effort") in (None, "minimal", "low", "medium", "high"), "reasoning_effort is not valid")
+    check(body.get("reasoning_effort") in (None, "minimal", "low", "medium", "high"), "reasoning_effort is not valid")
     return bool((body.get("thinking") or {}).get("type") != "disabled")
 
 
 def _together(body: Mapping[str, Any]) -> bool:
-    _fit(body.get("reasoning_effort") in (None, "low", "medium", "high"), "reasoning_effort: invalid value")
+    check(body.get("reasoning_effort") in (None, "low", "medium", "high"), "reasoning_effort: invalid value")
     return (body.get("reasoning") or {}).get("enabled") is not False
 
 

@@ -92,28 +92,10 @@ def leak(answer: Answer, form: Form, *, in_thinking: bool = False) -> Answer:
 
 # For texts and strings of calls: what may be taken for markup, and what JSON and Markdown escape.
 WORDS = (
-    *(
-        "a",
-        "é😀",
-        " ",
-        "\n",
-        "\n\n",
-        "\t",
-        '"',
-        "\\",
-        "{",
-        "}",
-        "<",
-        ">",
-        "</",
-        "<b>",
-        "&lt;",
-        "a < b",
-        "x | y",
-        "| DSML |",
-    ),
-    *("<details", "`x", "~", "-->", "name=", "invoke", "<parameter>", "</div>", "｜", "calls", "1", "null", "[1]"),
-)
+    "a", "é😀", " ", "\n", "\n\n", "\t", '"', "\\", "{", "}", "<", ">", "</", "<b>", "&lt;", "a < b", "x | y",
+    "| DSML |", "<details", "`x", "~", "-->", "name=", "invoke", "<parameter>", "</div>", "｜", "calls", "1", "null",
+    "[1]",
+)  # fmt: skip
 
 
 def some_text(rng: random.Random, most: int = 12) -> str:

@@ -21,7 +21,7 @@ API has is judged here. This translation shares nothing with the proxy's own, so
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -32,7 +32,10 @@ from tests.fake_deepseek.contract import (
     MISSING_REASONING,
     VISION_MODELS,
     Refusal,
+    Refused,
     Rules,
+    check,
+    fit,
 )
 from tests.fake_deepseek.prompt import V4_PRO
 
@@ -52,16 +55,7 @@ def read(body: bytes) -> dict[str, Any] | Refusal:
 
     What chat completions have no field for stays in fields of our own: `server_tools`, and `blocks` of a message.
     """
-    parsed = contract.read(body)
-    if isinstance(parsed, Refusal):
-        return parsed
-    try:
-        return _chat(parsed)
-    except _Refused as refused:
-        return Refusal(str(refused))
-    except (AttributeError, KeyError, TypeError) as misfit:
-        # Something else than an object, or one without a field that it needs.
-        return Refusal(DESERIALIZE + str(misfit))
+    return contract.read(body, _chat)
 
 
 def refusal(payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
@@ -69,32 +63,19 @@ def refusal(payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
     return contract.refusal_in_words(payload, rules, _WORDS)
 
 
-class _Refused(Exception):
-    """The sentence of a refusal."""
-
-
-def _check(condition: object, words: str) -> None:
-    if not condition:
-        raise _Refused(words)
-
-
-def _fit(condition: object, words: str) -> None:
-    _check(condition, DESERIALIZE + words)
-
-
 def _chat(body: Json) -> dict[str, Any]:
     body = {**body, "model": _model(body.get("model"))}
     chat: dict[str, Any] = {name: body[name] for name in _SAME_NAMES if name in body}
     if (chat.get("thinking") or {}).get("type") == "adaptive":
         chat["thinking"] = {"type": "enabled"}
-    _fit(isinstance(body.get("messages"), list) and body["messages"], "messages: expected a sequence")
+    fit(isinstance(body.get("messages"), list) and body["messages"], "messages: expected a sequence")
     chat["messages"] = [*_system(body.get("system")), *_messages(body["messages"], body.get("model"))]
     if (effort := (body.get("output_config") or {}).get("effort")) is not None:
         chat["reasoning_effort"] = effort
     if (user := (body.get("metadata") or {}).get("user_id")) is not None:
         chat["user_id"] = user
     if body.get("stop_sequences") is not None:
-        _fit(isinstance(body["stop_sequences"], list), "stop_sequences: expected a sequence")
+        fit(isinstance(body["stop_sequences"], list), "stop_sequences: expected a sequence")
         chat["stop"] = body["stop_sequences"]
     chat |= _tools(body.get("tools") or [])
     if body.get("tool_choice") is not None:
@@ -112,18 +93,18 @@ def _tools(tools: list[Any]) -> dict[str, Any]:
     functions, server_tools, names = [], [], []
     for index, tool in enumerate(tools):
         kind = tool.get("type")
-        _fit(isinstance(tool.get("name"), str), f"tools[{index}]: missing field `name`")
+        fit(isinstance(tool.get("name"), str), f"tools[{index}]: missing field `name`")
         names.append(tool["name"])
         if kind is None:
-            _fit(isinstance(tool.get("input_schema"), dict), f"tools[{index}]: missing field `input_schema`")
+            fit(isinstance(tool.get("input_schema"), dict), f"tools[{index}]: missing field `input_schema`")
             more = {"description": tool["description"]} if "description" in tool else {}
             function = {"name": tool["name"], **more, "parameters": tool["input_schema"]}
             functions.append({"type": "function", "function": function})
         else:
             # `custom`, which Anthropic takes for a function, is none of them (bifrost#3456).
-            _fit(_SERVER_TOOLS.fullmatch(kind), f"tools[{index}].type: unknown variant `{kind}`")
+            fit(_SERVER_TOOLS.fullmatch(kind), f"tools[{index}].type: unknown variant `{kind}`")
             server_tools.append(tool)
-    _check(len(set(names)) == len(names), "Tool names must be unique.")
+    check(len(set(names)) == len(names), "Tool names must be unique.")
     # The order counts: a change of it is another prompt.
     chat: dict[str, Any] = {"tools": functions} if functions else {}
     return {**chat, "server_tools": server_tools} if server_tools else chat
@@ -131,12 +112,12 @@ def _tools(tools: list[Any]) -> dict[str, Any]:
 
 def _choose(choice: Json, body: Json, chat: dict[str, Any]) -> None:
     kind = str(choice.get("type"))
-    _fit(kind in _CHOICES or kind == "tool", f"tool_choice.type: unknown variant `{kind}`")
+    fit(kind in _CHOICES or kind == "tool", f"tool_choice.type: unknown variant `{kind}`")
     is_thinking = prompt.is_thinking(chat)
     if kind == "tool":
         names = [tool["name"] for tool in body.get("tools") or ()]
-        _check(choice.get("name") in names, f"tool_choice: tool `{choice.get('name')}` not found")
-        _check(not is_thinking, FORCED_TOOL)
+        check(choice.get("name") in names, f"tool_choice: tool `{choice.get('name')}` not found")
+        check(not is_thinking, FORCED_TOOL)
         is_function = any(tool["function"]["name"] == choice["name"] for tool in chat.get("tools", ()))
         chat["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if is_function else "auto"
     else:
@@ -148,7 +129,7 @@ def _system(system: Any) -> list[dict[str, Any]]:
     if system is None:
         return []
     if not isinstance(system, str):
-        _fit(all(block.get("type") == "text" for block in system), "system: unknown variant")
+        fit(all(block.get("type") == "text" for block in system), "system: unknown variant")
         system = "\n".join(block["text"] for block in system)
     return [{"role": "system", "content": system}]
 
@@ -157,17 +138,18 @@ def _messages(messages: list[Any], model: Any) -> Iterator[dict[str, Any]]:
     before = None
     for index, message in enumerate(messages):
         where, role, content = f"messages[{index}]", message.get("role"), message.get("content")
-        _fit(role in ("user", "assistant", "system"), f"{where}.role: unknown variant `{role}`")
-        _check(role != "system" or model in VISION_MODELS, f"{where}: {model} takes the system prompt in `system` only")
-        _check(role != before, f"{where}: roles must alternate, but found `{role}` twice in a row")
+        fit(role in ("user", "assistant", "system"), f"{where}.role: unknown variant `{role}`")
+        check(role != "system" or model in VISION_MODELS, f"{where}: {model} takes the system prompt in `system` only")
+        check(role != before, f"{where}: roles must alternate, but found `{role}` twice in a row")
         before = role
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        _fit(isinstance(blocks, list), f"{where}.content: expected a string or a sequence")
-        _check(blocks, f"{where}.content: must not be empty")
+        fit(isinstance(blocks, list), f"{where}.content: expected a string or a sequence")
+        check(blocks, f"{where}.content: must not be empty")
         for position, block in enumerate(blocks):
             _check_block(block, role, f"{where}.content[{position}]")
         if role == "assistant":
-            yield _turn(blocks, where, is_last=index == len(messages) - 1)
+            _check_searches(blocks, where, is_last=index == len(messages) - 1)
+            yield turn(blocks)
         elif role == "system":
             yield {"role": "system", "content": "\n".join(block["text"] for block in blocks)}
         else:
@@ -192,52 +174,55 @@ _FIELDS: dict[str, dict[str, type]] = {
 def _check_block(block: Json, role: str, where: str) -> None:
     kind = block.get("type")
     is_result = role == "assistant" and str(kind).endswith("_tool_result")
-    _fit(
+    fit(
         kind in _BLOCKS[role] or (is_result and not _UNSUPPORTED_RESULTS.fullmatch(str(kind))),
         f"{where}.type: unknown variant `{kind}`",
     )
-    _fit("cache_control" not in block or kind in ("text", "image", "tool_use", "tool_result"), f"{where}.cache_control")
+    fit("cache_control" not in block or kind in ("text", "image", "tool_use", "tool_result"), f"{where}.cache_control")
     for name, shape in _FIELDS.get(str(kind), {"tool_use_id": str}).items():
-        _fit(isinstance(block.get(name), shape), f"{where}: missing field `{name}`")
-    _check(kind != "text" or block["text"], f"{where}: text content blocks must be non-empty")
+        fit(isinstance(block.get(name), shape), f"{where}: missing field `{name}`")
+    check(kind != "text" or block["text"], f"{where}: text content blocks must be non-empty")
     if kind == "web_search_tool_result":
         _check_results(block.get("content"), where)
 
 
 def _check_results(content: Any, where: str) -> None:
     if isinstance(content, dict):
-        _fit(content.get("type") == "web_search_tool_result_error", f"{where}.content.type: unknown variant")
-        _fit(isinstance(content.get("error_code"), str), f"{where}.content: missing field `error_code`")
+        fit(content.get("type") == "web_search_tool_result_error", f"{where}.content.type: unknown variant")
+        fit(isinstance(content.get("error_code"), str), f"{where}.content: missing field `error_code`")
         return
-    _fit(isinstance(content, list), f"{where}.content: expected a sequence")
+    fit(isinstance(content, list), f"{where}.content: expected a sequence")
     for result in content:
-        _fit(result.get("type") == "web_search_result", f"{where}.content.type: unknown variant")
+        fit(result.get("type") == "web_search_result", f"{where}.content.type: unknown variant")
         for name in ("url", "title", "encrypted_content"):
-            _fit(isinstance(result.get(name), str), f"{where}.content: missing field `{name}`")
+            fit(isinstance(result.get(name), str), f"{where}.content: missing field `{name}`")
 
 
-def _turn(blocks: list[Json], where: str, *, is_last: bool) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": "assistant", "content": "".join(_texts(blocks, "text"))}
-    if any(block["type"] == "thinking" for block in blocks):
-        turn["reasoning_content"] = "".join(_texts(blocks, "thinking"))
-    calls = [block for block in blocks if block["type"] == "tool_use"]
-    if calls:
-        turn["tool_calls"] = [_call(block) for block in calls]
+def _check_searches(blocks: list[Json], where: str, *, is_last: bool) -> None:
     open_uses: list[str] = []
     for block in blocks:
         if block["type"] == "server_tool_use":
             open_uses.append(block["id"])
         elif block["type"].endswith("_tool_result"):
-            _check(block["tool_use_id"] in open_uses, f"{where}: a result without its server_tool_use")
+            check(block["tool_use_id"] in open_uses, f"{where}: a result without its server_tool_use")
             open_uses.remove(block["tool_use_id"])
-    _check(not open_uses or is_last, f"{where}: a server_tool_use without its result")
+    check(not open_uses or is_last, f"{where}: a server_tool_use without its result")
+
+
+def turn(blocks: Sequence[Json]) -> dict[str, Any]:
+    """The assistant message of these blocks."""
+    message: dict[str, Any] = {"role": "assistant", "content": _joined(blocks, "text")}
+    if any(block["type"] == "thinking" for block in blocks):
+        message["reasoning_content"] = _joined(blocks, "thinking")
+    if calls := [_call(block) for block in blocks if block["type"] == "tool_use"]:
+        message["tool_calls"] = calls
     if any(block["type"] not in ("text", "thinking", "tool_use") for block in blocks):
-        turn["blocks"] = blocks
-    return turn
+        message["blocks"] = [{name: value for name, value in block.items() if name != "signature"} for block in blocks]
+    return message
 
 
-def _texts(blocks: list[Json], kind: str) -> list[str]:
-    return [block[kind] for block in blocks if block["type"] == kind]
+def _joined(blocks: Sequence[Json], kind: str) -> str:
+    return "".join(block[kind] for block in blocks if block["type"] == kind)
 
 
 def _call(block: Json) -> dict[str, Any]:
@@ -247,7 +232,7 @@ def _call(block: Json) -> dict[str, Any]:
 
 def _user_messages(blocks: list[Json], where: str) -> Iterator[dict[str, Any]]:
     results = [block for block in blocks if block["type"] == "tool_result"]
-    _check(blocks[: len(results)] == results, f"{where}: tool results have to come first")
+    check(blocks[: len(results)] == results, f"{where}: tool results have to come first")
     for block in results:
         yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": _result_text(block.get("content"))}
     parts = [_part(block) for block in blocks[len(results) :]]
@@ -260,7 +245,7 @@ def _user_messages(blocks: list[Json], where: str) -> Iterator[dict[str, Any]]:
 def _result_text(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    _fit(all(block.get("type") == "text" for block in content), "tool_result.content: unknown variant")
+    fit(all(block.get("type") == "text" for block in content), "tool_result.content: unknown variant")
     return "\n".join(block["text"] for block in content)
 
 
@@ -276,4 +261,4 @@ def _part(block: Json) -> dict[str, Any]:
         case "file":
             return {"type": "file", "file": {"file_id": source["file_id"]}}
         case kind:
-            raise _Refused(f"{DESERIALIZE}source.type: unknown variant `{kind}`")
+            raise Refused(f"{DESERIALIZE}source.type: unknown variant `{kind}`")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json, object_in
+from tests.fake_deepseek import messages_contract
 from tests.fake_deepseek.completion import Answer, Completion, PrefixCache, pieces
 from tests.fake_deepseek.searches import Citation, Search
 
@@ -85,25 +86,8 @@ class MessageAnswer(Completion):
         return {**counts, "server_tool_use": {"web_search_requests": count}} if count else counts
 
     def _message(self) -> Json:
-        """The turn as messages_contract reads it when it comes back."""
-        blocks = self._blocks()
-        message: Json = {"role": "assistant", "content": _joined(blocks, "text")}
-        if any(block["type"] == "thinking" for block in blocks):
-            message["reasoning_content"] = _joined(blocks, "thinking")
-        calls = [block for block in blocks if block["type"] == "tool_use"]
-        if calls:
-            message["tool_calls"] = [
-                {
-                    "id": block["id"],
-                    "type": "function",
-                    "function": {"name": block["name"], "arguments": encode_json(block["input"]).decode()},
-                }
-                for block in calls
-            ]
-        if any(block["type"] not in ("text", "thinking", "tool_use") for block in blocks):
-            unsigned = [{name: value for name, value in block.items() if name != "signature"} for block in blocks]
-            message["blocks"] = unsigned
-        return message
+        """The turn as it is read when it comes back."""
+        return messages_contract.turn(self._blocks())
 
     def _blocks(self) -> list[Json]:
         answer = self._answer
@@ -111,10 +95,6 @@ class MessageAnswer(Completion):
             answer = replace(answer, searches=(), citations=())
         found = answer.blocks if isinstance(answer, BlockAnswer) else _blocks_of(answer, str(self._header["id"]))
         return [dict(block) for block in found if self._thinking or block["type"] != "thinking"]
-
-
-def _joined(blocks: list[Json], kind: str) -> str:
-    return "".join(block[kind] for block in blocks if block["type"] == kind)
 
 
 def _blocks_of(answer: Answer, id: str) -> Iterator[Json]:
@@ -125,8 +105,8 @@ def _blocks_of(answer: Answer, id: str) -> Iterator[Json]:
         yield {"type": "web_search_tool_result", "tool_use_id": use_id, "content": _found(search)}
     yield from _said(answer.reasoning, answer.content, id, [_location(each) for each in answer.citations])
     for call in answer.calls:
-        # What the model writes is JSON; a message has the value.
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": _value(call.arguments)}
+        # The model may write none, or something that is no object.
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": object_in(call.arguments) or {}}
 
 
 def _said(reasoning: str | None, text: str | None, id: str, citations: Sequence[Json] = ()) -> Iterator[Json]:
@@ -134,11 +114,6 @@ def _said(reasoning: str | None, text: str | None, id: str, citations: Sequence[
         yield {"type": "thinking", "thinking": reasoning, "signature": id}
     if text:
         yield {"type": "text", "text": text, **({"citations": citations} if citations else {})}
-
-
-def _value(arguments: str) -> Any:
-    """The input of a call; a model may write none, or something that is no object."""
-    return object_in(arguments) or {}
 
 
 def _found(search: Search) -> Json | list[Json]:

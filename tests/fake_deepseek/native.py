@@ -17,12 +17,12 @@ from deepseek_cursor_proxy.json_codec import encode_json
 from tests.fake_deepseek import contract, searches
 from tests.fake_deepseek.completion import Answer, Completion, PrefixCache, pieces
 from tests.fake_deepseek.contract import (
-    DESERIALIZE,
     FORCED_TOOL,
     MISSING_REASONING,
     UNANSWERED_CALLS,
     Refusal,
     Rules,
+    fit,
     is_thinking,
 )
 from tests.fake_deepseek.searches import Search
@@ -39,14 +39,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 
 def read(body: bytes) -> dict[str, Any] | Refusal:
     """What a body asks for, as a body of chat completions, or the 400 that it earns as it is."""
-    parsed = contract.read(body)
-    if isinstance(parsed, Refusal):
-        return parsed
-    try:
-        return _chat(parsed)
-    except (_Misfit, AttributeError, KeyError, TypeError) as misfit:
-        # The latter: something else than an object, or one without a field that it needs.
-        return Refusal(DESERIALIZE + str(misfit))
+    return contract.read(body, _chat)
 
 
 def refusal(payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
@@ -57,15 +50,6 @@ def refusal(payload: Mapping[str, Any], rules: Rules) -> Refusal | None:
     if choice is not None and is_thinking(payload):
         return Refusal(FORCED_TOOL)
     return contract.refusal_in_words(payload, rules, _WORDS)
-
-
-class _Misfit(Exception):
-    """Where a body is not of the shape that it should have."""
-
-
-def _fit(condition: object, words: str) -> None:
-    if not condition:
-        raise _Misfit(words)
 
 
 def _chat(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,8 +67,8 @@ def _chat(body: Mapping[str, Any]) -> dict[str, Any]:
     chat |= _choice(body.get("tool_choice"))
     form = (body.get("text") or {}).get("format")
     if form is not None:
-        _fit(form.get("type") in ("text", "json_object", "json_schema"), "text.format.type: unknown variant")
-        _fit(form["type"] != "json_schema" or isinstance(form.get("schema"), dict), "text.format: missing `schema`")
+        fit(form.get("type") in ("text", "json_object", "json_schema"), "text.format.type: unknown variant")
+        fit(form["type"] != "json_schema" or isinstance(form.get("schema"), dict), "text.format: missing `schema`")
         chat["response_format"] = {"type": "text" if form["type"] == "text" else "json_object"}
     return chat
 
@@ -100,21 +84,21 @@ def _choice(choice: Any) -> dict[str, Any]:
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    _fit(isinstance(tool.get("name"), str), "tools: missing field `name`")
+    fit(isinstance(tool.get("name"), str), "tools: missing field `name`")
     if tool["type"] == "custom":
-        _fit(tool["name"] == "apply_patch", "tools: the only custom tool is apply_patch")
+        fit(tool["name"] == "apply_patch", "tools: the only custom tool is apply_patch")
     function = {name: value for name, value in tool.items() if name not in ("type", "format")}
     return {"type": "function", "function": function}
 
 
 def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     given_input, instructions = body.get("input"), body.get("instructions")
-    _fit(given_input is not None or instructions is not None, "one of `input` and `instructions` is needed")
+    fit(given_input is not None or instructions is not None, "one of `input` and `instructions` is needed")
     history = _History()
     if instructions is not None:
         history.messages.append({"role": "system", "content": instructions})
     items = [{"role": "user", "content": given_input}] if isinstance(given_input, str) else given_input or []
-    _fit(isinstance(items, list) and all(isinstance(item, dict) for item in items), "input: expected a sequence")
+    fit(isinstance(items, list) and all(isinstance(item, dict) for item in items), "input: expected a sequence")
     for index, item in enumerate(items):
         history.take(item, f"input[{index}]")
     history.end_turn()
@@ -146,8 +130,8 @@ class _History:
                 self._end_if_spoken()
                 self._open()["content"] += content
             case searches.CALL if "action" in item:
-                _fit(isinstance(item["action"], dict), f"{where}.action: expected a map")
-                _fit(item.get("id", "") is not None, f"{where}.id: invalid type: null, expected a string")
+                fit(isinstance(item["action"], dict), f"{where}.action: expected a map")
+                fit(item.get("id", "") is not None, f"{where}.id: invalid type: null, expected a string")
                 turn = self._open()
                 turn.setdefault("steps", []).append(_step(turn, item["action"]))
             case "message":
@@ -157,7 +141,7 @@ class _History:
             case "function_call" | "custom_tool_call" as kind:
                 is_custom = kind == "custom_tool_call"
                 text = item.get("input" if is_custom else "arguments")
-                _fit(all(isinstance(each, str) for each in (item.get("call_id"), item.get("name"), text)), where)
+                fit(all(isinstance(each, str) for each in (item.get("call_id"), item.get("name"), text)), where)
                 function = {"name": item["name"], "arguments": json.dumps({"input": text}) if is_custom else text}
                 call = {"id": item["call_id"], "type": "function", "function": function}
                 self._open().setdefault("tool_calls", []).append(call)
@@ -184,8 +168,8 @@ class _History:
         return self._turn
 
     def _think(self, item: Mapping[str, Any], where: str) -> None:
-        _fit(isinstance(item.get("summary"), list), f"{where}: missing field `summary`")
-        _fit(item.get("encrypted_content", "") is not None, f"{where}: invalid type: null, expected a string")
+        fit(isinstance(item.get("summary"), list), f"{where}: missing field `summary`")
+        fit(item.get("encrypted_content", "") is not None, f"{where}: invalid type: null, expected a string")
         self._end_if_spoken()
         parts = item.get("content") or []
         text = "".join(part["text"] for part in parts if part.get("type") == "reasoning_text")
@@ -201,7 +185,7 @@ def _step(turn: Mapping[str, Any], action: Mapping[str, Any]) -> dict[str, Any]:
 def _content(content: Any, where: str) -> Any:
     if isinstance(content, str):
         return content
-    _fit(isinstance(content, list), f"{where}.content: expected a string or a sequence")
+    fit(isinstance(content, list), f"{where}.content: expected a string or a sequence")
     parts = [_part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
@@ -210,10 +194,10 @@ def _content(content: Any, where: str) -> Any:
 
 def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     if part.get("type") in ("input_text", "output_text"):
-        _fit(isinstance(part.get("text"), str), f"{where}: missing field `text`")
+        fit(isinstance(part.get("text"), str), f"{where}: missing field `text`")
         return {"type": "text", "text": part["text"]}
-    _fit(part.get("type") == "input_image", f"{where}.type: unknown variant")
-    _fit(("image_url" in part) != ("file_id" in part), f"{where}: needs exactly one of image_url and file_id")
+    fit(part.get("type") == "input_image", f"{where}.type: unknown variant")
+    fit(("image_url" in part) != ("file_id" in part), f"{where}: needs exactly one of image_url and file_id")
     if "file_id" in part:
         return {"type": "file", "file": {"file_id": part["file_id"]}}
     detail = {"detail": part["detail"]} if "detail" in part else {}
