@@ -152,7 +152,7 @@ class TestChat(FakeCase):
     def test_fields(self) -> None:
         strict = {"type": "function", "function": {"name": "look", "strict": True}}
         begun = says("Once", prefix=True)
-        limits = {"max_tokens": 393216, "temperature": 2, "top_p": 1, "stop": ["x"] * 16, "user_id": "a-Z_0" * 100}
+        limits = {"max_tokens": 393216, "temperature": 2, "top_p": 1, "stop": ["x"] * 16, "user_id": "é" * 256}
         self.assert_rows([
             (body(), ""), (body(**dict.fromkeys(("tools", "stream", "stream_options", "thinking", "max_tokens"))), ""),
             (body(prompt_cache_key="x", parallel_tool_calls=True), ""), (body(**limits), ""),
