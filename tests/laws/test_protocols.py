@@ -16,8 +16,9 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call
 from tests.laws.test_chats import words
-from tests.support.generated_conversations import APIS, SYSTEM, Api, Conversation, Turn
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
+from tests.support.apis import APIS, Api
+from tests.support.generated_conversations import SYSTEM, Conversation, Turn, body
+from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase
 from tests.support.width import width
 
 CALLERS = ("sk-alice-and-her-key", "sk-bob-and-his-key")
@@ -62,14 +63,14 @@ class ConversationTestCase(SocketTestCase):
             conversation.rounds.append((visible.question(), []))
         answer = visible.answer(thought)
         self.fake.answer(answer)
-        body = {**api.body(conversation, rng), "model": "deepseek-v4-pro", "stream": rng.random() < 0.6}
-        connection.request("POST", api.path, json.dumps(body), {"Authorization": f"Bearer {conversation.key}"})
+        data = json.dumps({**body(api, conversation, rng), "stream": rng.random() < 0.6})
+        connection.request("POST", api.path, data, {"Authorization": f"Bearer {conversation.key}"})
         reply = connection.getresponse()
-        told = reply.read()
-        self.assertEqual(200, reply.status, told)
+        told = RawReply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+        self.assertEqual(200, told.status, told.body)
         self.check(conversation, self.fake.accepted[-1])
         turn = Turn(answer, [f"result of {call.id}" for call in answer.calls])
-        api.store_reply(turn, told, is_stream=bool(body["stream"]))
+        turn.store_reply(api, told)
         conversation.rounds[-1][1].append(turn)
 
     def check(self, conversation: Conversation, payload: dict[str, Any]) -> None:

@@ -167,7 +167,7 @@ def _read(response: HTTPResponse) -> ClientAnswer:
                 events.append(json.loads(line[5:]))
     except (HTTPException, ConnectionError):
         cut = True
-    return _add_up(ClientAnswer(response.status, events=tuple(events), comments=comments, done=done, cut=cut))
+    return replace(add_up(events), status=response.status, comments=comments, done=done, cut=cut)
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -184,11 +184,11 @@ def _lines(response: HTTPResponse) -> Iterator[bytes]:
         yield from (line.rstrip(b"\r") for line in lines)
 
 
-def _add_up(seen: ClientAnswer) -> ClientAnswer:
-    """The answer with its events added up; a whole completion is added up like one big delta."""
+def add_up(events: Sequence[dict[str, Any]]) -> ClientAnswer:
+    """The answer that events add up to; a whole completion is added up like one big delta."""
     content, reasoning, end, usage, error = "", None, None, None, None
     calls: dict[int, Call] = {}
-    for event in seen.events:
+    for event in events:
         usage, error = event.get("usage") or usage, event.get("error") or error
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or choice.get("message") or {}
@@ -200,9 +200,7 @@ def _add_up(seen: ClientAnswer) -> ClientAnswer:
                 index = piece.get("index", position)
                 calls[index] = _extend_call(calls.get(index, Call("", "", "")), piece)
     called = tuple(calls[index] for index in sorted(calls))
-    return replace(
-        seen, content=content, reasoning=reasoning, calls=called, finish_reason=end, usage=usage, error=error
-    )
+    return ClientAnswer(200, content, reasoning, called, end, usage, error, tuple(events))
 
 
 def _extend_call(call: Call, piece: Mapping[str, Any]) -> Call:

@@ -28,18 +28,21 @@ _TEXTS = {
 class ClientReply(responses_client.ClientReply):
     @property
     def error(self) -> Json:
-        """The error object, whose shape is checked."""
-        value = self.value
-        assert set(value) == {"type", "error", "request_id"}, value
-        assert value["type"] == "error"
-        assert value["request_id"].startswith("req_")
-        assert set(value["error"]) == {"type", "message"}, value
-        return dict(value["error"])
+        return error(self.value)
 
     @property
     def message(self) -> Json:
         """The message of a plain reply, or what a stream adds up to."""
         return add_up_events(self.events) if self.is_stream else self.value
+
+
+def error(value: Json) -> Json:
+    """The error object, whose shape is checked."""
+    assert set(value) == {"type", "error", "request_id"}, value
+    assert value["type"] == "error"
+    assert value["request_id"].startswith("req_")
+    assert set(value["error"]) == {"type", "message"}, value
+    return dict(value["error"])
 
 
 def add_up_events(found: Sequence[Json]) -> Json:

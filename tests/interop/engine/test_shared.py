@@ -10,7 +10,8 @@ from deepseek_cursor_proxy.storage.resp import client
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.laws.test_protocols import CALLERS, Visible
 from tests.proxy.shared import test_several_proxies, test_shared_limits
-from tests.support.generated_conversations import APIS, Conversation
+from tests.support.apis import APIS
+from tests.support.generated_conversations import Conversation
 from tests.unit.storage.shared import test_limits, test_reasonings, test_responses, test_state
 
 # A lookup is tried twice, a write once, each perhaps after a connect; a request has a few of them before the breaker

@@ -16,15 +16,8 @@ from deepseek_cursor_proxy.storage.limits import Used
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.usage.limits import BILLION, counters
 from tests.fake_deepseek import Answer, Failure, Raw
-from tests.support.cache_client import PATHS, body
-from tests.support.harness import (
-    PATIENCE,
-    RawReply,
-    RunningProxy,
-    SocketTestCase,
-    read_until,
-    request_bytes,
-)
+from tests.support.apis import APIS, CHAT, MESSAGES, RESPONSES, Api, ApiReply, ApiTestCase
+from tests.support.harness import PATIENCE, RunningProxy, read_until, request_bytes
 from tests.support.polling import wait_until
 from tests.support.threads import run_at_once
 
@@ -41,22 +34,22 @@ class Way(NamedTuple):
     """A way to request a generation."""
 
     name: str
-    api: str
+    api: Api
     fields: Mapping[str, Any] = MappingProxyType({})
 
 
 WAYS = (
-    *(Way(api, api) for api in PATHS),
-    *(Way(f"{api}, streamed", api, {"stream": True}) for api in PATHS),
-    Way("several choices", "chat", {"n": 2}),
-    Way("several choices, streamed", "chat", {"n": 2, "stream": True}),
-    Way("background", "responses", {"background": True}),
-    Way("passthrough", "chat", {"model": PASSED}),
-    Way("passthrough, streamed", "chat", {"model": PASSED, "stream": True}),
+    *(Way(f"{api}", api) for api in APIS),
+    *(Way(f"{api}, streamed", api, {"stream": True}) for api in APIS),
+    Way("several choices", CHAT, {"n": 2}),
+    Way("several choices, streamed", CHAT, {"n": 2, "stream": True}),
+    Way("background", RESPONSES, {"background": True}),
+    Way("passthrough", CHAT, {"model": PASSED}),
+    Way("passthrough, streamed", CHAT, {"model": PASSED, "stream": True}),
 )
 
 
-class LimitsTestCase(SocketTestCase):
+class LimitsTestCase(ApiTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.enterContext(mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": "sk-held-by-the-proxy"}))
@@ -74,9 +67,8 @@ class LimitsTestCase(SocketTestCase):
     def ann(self, **fields: Any) -> RunningProxy:
         return self.limited(keys={"ann": {"key": ANN, **fields}})
 
-    def ask(self, proxy: RunningProxy, way: Way = WAYS[0], key: str = ANN, **fields: Any) -> RawReply:
-        data = request_bytes(body(way.api, **{**way.fields, **fields}), path=PATHS[way.api], key=key)
-        return self.round_trip(proxy, data)
+    def go(self, proxy: RunningProxy, way: Way = WAYS[0], key: str = ANN, **fields: Any) -> ApiReply:
+        return self.post(proxy, way.api, key=key, **{**way.fields, **fields})
 
     def used(self, proxy: RunningProxy, limit: str, name: str = "ann") -> Used:
         services = proxy.server.services()
@@ -93,10 +85,10 @@ class LimitsTestCase(SocketTestCase):
             return Answer(content="x" * 2000)
 
         self.fake._responder = respond
-        replies: list[RawReply] = []
+        replies: list[ApiReply] = []
 
         def ask(number: int) -> None:
-            replies.append(self.ask(proxies[number % len(proxies)], max_tokens=1000))
+            replies.append(self.go(proxies[number % len(proxies)], max_tokens=1000))
             if sum(reply.status == 429 for reply in replies) == 40:
                 go_on.set()
 
@@ -115,12 +107,12 @@ class TestRates(LimitsTestCase):
         for way in WAYS:
             with self.subTest(way.name):
                 proxy = self.ann(requests_per_minute=1, tokens_per_minute=10**6)
-                self.assertEqual(200, self.ask(proxy, way).status)
+                self.assertEqual(200, self.go(proxy, way).status)
                 # A background response goes on.
                 wait_until(lambda proxy=proxy: self.used(proxy, "requests_per_minute") == Used(1))  # type: ignore[misc]
                 self.assertLess(0, self.used(proxy, "tokens_per_minute").spent)
                 before = self.calls()
-                reply = self.ask(proxy, way)
+                reply = self.go(proxy, way)
                 self.assertEqual((429, "40"), (reply.status, reply.headers["retry-after"]))
                 error = reply.value["error"]
                 self.assertEqual("rate_limit_error", error["type"])
@@ -131,15 +123,15 @@ class TestRates(LimitsTestCase):
     def test_routes_without_a_call_do_not_count(self) -> None:
         proxy = self.ann(requests_per_minute=1)
         for path in ("/v1/messages/count_tokens", "/v1/responses/input_tokens"):
-            api = "messages" if "messages" in path else "responses"
-            self.assertEqual(200, self.round_trip(proxy, request_bytes(body(api), path=path, key=ANN)).status)
+            api = MESSAGES if "messages" in path else RESPONSES
+            self.assertEqual(200, self.round_trip(proxy, request_bytes(api.body(), path=path, key=ANN)).status)
         self.assertEqual(Used(), self.used(proxy, "requests_per_minute"))
 
     def test_a_request_that_deepseek_refuses_costs_nothing_but_the_request(self) -> None:
         proxy = self.ann(requests_per_minute=9, usd_per_day=1)
         self.fake.answer(Failure(500))
         self.other.answer(Failure(500))
-        self.assertEqual([500, 500], [self.ask(proxy, model=model).status for model in ("deepseek-v4-pro", PASSED)])
+        self.assertEqual([500, 500], [self.go(proxy, model=model).status for model in ("deepseek-v4-pro", PASSED)])
         self.assertEqual(
             [Used(2), Used(0)], [self.used(proxy, each) for each in ("requests_per_minute", "usd_per_day")]
         )
@@ -147,9 +139,9 @@ class TestRates(LimitsTestCase):
     def test_other_keys_are_not_affected(self) -> None:
         keys: Any = {"ann": {"key": ANN, "requests_per_minute": 1}, "ben": {"key": BEN}}
         proxy = self.limited(keys=keys, access_keys=["sk-unnamed-key-0001"])
-        self.assertEqual([200, 429], [self.ask(proxy).status for _ in range(2)])
+        self.assertEqual([200, 429], [self.go(proxy).status for _ in range(2)])
         for key in (BEN, "sk-unnamed-key-0001"):
-            self.assertEqual([200, 200], [self.ask(proxy, key=key).status for _ in range(2)])
+            self.assertEqual([200, 200], [self.go(proxy, key=key).status for _ in range(2)])
 
 
 # The fields of an error that say that a budget is used up.
@@ -161,16 +153,16 @@ class TestBudgets(LimitsTestCase):
         for way in WAYS:
             with self.subTest(way.name):
                 proxy = self.ann(usd_per_day=0.000001)
-                self.assertEqual(200, self.ask(proxy, way).status)
+                self.assertEqual(200, self.go(proxy, way).status)
                 wait_until(lambda proxy=proxy: self.used(proxy, "usd_per_day").spent > 0)  # type: ignore[misc]
                 before = self.calls()
-                reply = self.ask(proxy, way)
+                reply = self.go(proxy, way)
                 error = reply.value["error"]
                 self.assertEqual(
                     (429, "false", None),
                     (reply.status, reply.headers["x-should-retry"], reply.headers.get("retry-after")),
                 )
-                expected = {"type": "rate_limit_error"} if way.api == "messages" else QUOTA
+                expected = {"type": "rate_limit_error"} if way.api is MESSAGES else QUOTA
                 self.assertEqual(expected, {name: error[name] for name in expected})
                 self.assertIn("It resets at 2026-11-19 00:00 UTC", error["message"])
                 self.assertEqual(before, self.calls())
@@ -186,23 +178,23 @@ class TestBudgets(LimitsTestCase):
 
     def test_a_model_without_a_price_is_refused_to_a_key_with_a_budget(self) -> None:
         proxy = self.limited(keys={"ann": {"key": ANN, "usd_per_day": 5}}, prices={})
-        reply = self.ask(proxy, model=PASSED)
+        reply = self.go(proxy, model=PASSED)
         self.assertEqual((403, "price_unknown"), (reply.status, reply.value["error"]["code"]))
         proxy = self.limited(keys={"ann": {"key": ANN, "usd_per_day": 5}}, upstream_host="plain", prices={})
         # Claude Code would call a 403 a failed authentication.
-        reply = self.ask(proxy, Way("messages", "messages"), model="some/model")
+        reply = self.go(proxy, WAYS[2], model="some/model")
         self.assertEqual((400, "invalid_request_error"), (reply.status, reply.value["error"]["type"]))
 
     def test_a_length_beyond_any_model_is_no_fault_of_the_proxy(self) -> None:
         proxy = self.ann(usd_per_day=0.5, tokens_per_minute=10)
         for model in (PASSED, "deepseek-v4-pro"):
-            self.assertNotEqual(500, self.ask(proxy, model=model, max_tokens=10**30).status)
+            self.assertNotEqual(500, self.go(proxy, model=model, max_tokens=10**30).status)
         self.assertEqual(1, len(self.other.seen))
 
     def test_several_choices_reserve_and_spend_as_many_answers(self) -> None:
         proxy = self.ann(usd_per_day=0.0015)
-        self.assertEqual(200, self.ask(proxy, max_tokens=1000).status)
-        self.assertEqual(429, self.ask(proxy, max_tokens=1000, n=2).status)
+        self.assertEqual(200, self.go(proxy, max_tokens=1000).status)
+        self.assertEqual(429, self.go(proxy, max_tokens=1000, n=2).status)
 
     def test_without_max_tokens_the_usual_answer_of_the_model_is_reserved(self) -> None:
         proxy = self.ann(usd_per_day=1)
@@ -214,12 +206,12 @@ class TestBudgets(LimitsTestCase):
             return Answer(content="hi")
 
         self.fake._responder = respond
-        self.assertEqual(200, self.ask(proxy).status)
+        self.assertEqual(200, self.go(proxy).status)
         wait_until(lambda: ledger._read_mean("deepseek-v4-pro", 0) > 0)
         ledger._mean_output.cache_clear()
         usual = ledger.mean_output_tokens("deepseek-v4-pro")
         self.assertLess(usual, 100)
-        self.assertEqual(200, self.ask(proxy).status)
+        self.assertEqual(200, self.go(proxy).status)
         self.assertEqual([4096 * 1000, usual * 1000], [each.reserved for each in seen])
 
     def test_another_upstream_may_use_the_greatest_length_and_every_choice_that_a_body_names(self) -> None:
@@ -240,7 +232,7 @@ class TestBudgets(LimitsTestCase):
             with self.subTest(fields):
                 proxy = self.ann(usd_per_day=9)
                 self.other.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
-                self.assertEqual(200, self.ask(proxy, model=PASSED, **fields).status)
+                self.assertEqual(200, self.go(proxy, model=PASSED, **fields).status)
                 self.assertEqual(Used(tokens * 1000), self.used(proxy, "usd_per_day"))
 
     def test_another_upstream_gets_no_name_that_it_may_read_as_another_model_or_length(self) -> None:
@@ -273,7 +265,7 @@ class TestBudgets(LimitsTestCase):
 
         self.fake._responder = self.other._responder = respond
         for fields in ({}, {"n": 2}, {"model": PASSED}):
-            self.assertEqual(200, self.ask(proxy, text="word " * 800, max_tokens=100, **fields).status)
+            self.assertEqual(200, self.go(proxy, history="word " * 800, max_tokens=100, **fields).status)
         once, twice, _, passed = seen
         self.assertEqual(2 * once, twice)
         for reserved in (once, passed):
@@ -281,9 +273,9 @@ class TestBudgets(LimitsTestCase):
 
     def test_a_cached_answer_costs_nothing(self) -> None:
         proxy = self.ann(usd_per_day=1, requests_per_minute=9)
-        self.assertEqual(200, self.ask(proxy, cache=True).status)
+        self.assertEqual(200, self.go(proxy, cache=True).status)
         spent = self.used(proxy, "usd_per_day")
-        self.assertEqual("hit", self.ask(proxy, cache=True).headers["x-cache"])
+        self.assertEqual("hit", self.go(proxy, cache=True).headers["x-cache"])
         self.assertEqual((spent, Used(2)), (self.used(proxy, "usd_per_day"), self.used(proxy, "requests_per_minute")))
 
 
@@ -293,7 +285,7 @@ class TestGroups(LimitsTestCase):
         for way in WAYS:
             with self.subTest(way.name):
                 proxy = self.limited(keys=keys, groups={"lab": {"requests_per_minute": 1}})
-                self.assertEqual([200, 429], [self.ask(proxy, way, key).status for key in (ANN, BEN)])
+                self.assertEqual([200, 429], [self.go(proxy, way, key).status for key in (ANN, BEN)])
 
     def test_the_highest_price_of_the_upstreams_is_reserved(self) -> None:
         usd = {"deepseek-flash": 1, "deepseek-v4-pro": 9}
@@ -305,8 +297,7 @@ class TestGroups(LimitsTestCase):
                     keys={"ann": {"key": ANN, "usd_per_day": 1}}, upstreams=tables, prices=prices, upstream_model="m"
                 )
                 self.fake.answer(Answer(content="x" * 9, piece=1, stall_after=3))
-                data = body("chat", model="m", max_tokens=100, stream=True)
-                with self.connect(proxy, request_bytes(data, key=ANN)) as sock:
+                with self.connect(proxy, CHAT.request(key=ANN, model="m", max_tokens=100, stream=True)) as sock:
                     read_until(sock, b"data: ")
                     self.assertEqual(900 * 1000, self.used(proxy, "usd_per_day").reserved)
 
@@ -321,11 +312,8 @@ class TestClientsThatLeave(LimitsTestCase):
                 for upstream in (self.fake, self.other):
                     upstream.forget()
                     upstream.answer(*[Raw(b"", then_stall=True)] * 2)
-                data = body(way.api, **{**way.fields, "max_tokens": 700})
-                choices = data.get("n", 1)
-                if way.api == "responses":
-                    data["max_output_tokens"] = data.pop("max_tokens")
-                with self.connect(proxy, request_bytes(data, path=PATHS[way.api], key=ANN)):
+                choices = way.fields.get("n", 1)
+                with self.connect(proxy, way.api.request(key=ANN, **way.fields, max_tokens=700)):
                     wait_until(lambda choices=choices: self.calls() == choices)  # type: ignore[misc]
                 wait_until(lambda proxy=proxy: self.used(proxy, "usd_per_day").spent > 0)  # type: ignore[misc]
                 self.assertEqual(Used(choices * 700 * 1000), self.used(proxy, "usd_per_day"))
@@ -340,7 +328,7 @@ class TestClientsThatLeave(LimitsTestCase):
                 limit = limits.of(name)
                 while limit.has_room(b"%d" % limit.running_calls):
                     limit.acquire(caller=b"%d" % limit.running_calls)
-                with self.connect(proxy, request_bytes(body("chat", model=model), key=ANN)):
+                with self.connect(proxy, CHAT.request(key=ANN, model=model)):
                     wait_until(lambda limit=limit: limit.queued_calls == 1)  # type: ignore[misc]
                     self.assertLess(0, self.used(proxy, "usd_per_day").reserved)
                 wait_until(lambda: self.used(proxy, "usd_per_day") == Used())
@@ -348,7 +336,7 @@ class TestClientsThatLeave(LimitsTestCase):
     def test_a_client_that_leaves_one_of_several_choices_pays_for_all(self) -> None:
         proxy = self.ann(usd_per_day=1)
         self.fake.answer(Answer(content="x"), Answer(content="y" * 900, piece=100, stall_after=9))
-        with self.connect(proxy, request_bytes(body("chat", n=2, stream=True), key=ANN)) as sock:
+        with self.connect(proxy, CHAT.request(key=ANN, n=2, stream=True)) as sock:
             read_until(sock, b"yyy")
             limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
             wait_until(lambda: (len(self.fake.seen), limit.running_calls) == (2, 1))
@@ -359,7 +347,7 @@ class TestClientsThatLeave(LimitsTestCase):
         proxy = self.ann(usd_per_day=1)
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         self.other.answer(Raw(head + b"a\r\ndata: {}\n\n\r\n"))
-        self.ask(proxy, model=PASSED, stream=True, max_tokens=700)
+        self.go(proxy, model=PASSED, stream=True, max_tokens=700)
         self.assertEqual(Used(700 * 1000), self.used(proxy, "usd_per_day"))
 
 
@@ -370,26 +358,25 @@ class TestConcurrency(LimitsTestCase):
                 continue
             with self.subTest(way.name):
                 proxy = self.ann(concurrent=1)
-                self.assertEqual([200] * 5, [self.ask(proxy, way).status for _ in range(5)])
+                self.assertEqual([200] * 5, [self.go(proxy, way).status for _ in range(5)])
 
     def test_the_next_turn_may_follow_the_last_event_of_another_upstream(self) -> None:
         proxy = self.ann(concurrent=1)
         # Its connection stays open.
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         self.other.answer(Raw(head + b"e\r\ndata: [DONE]\n\n\r\n", then_stall=True))
-        with self.connect(proxy, request_bytes(body("chat", model=PASSED, stream=True), key=ANN)) as sock:
+        with self.connect(proxy, CHAT.request(key=ANN, model=PASSED, stream=True)) as sock:
             read_until(sock, b"[DONE]")
-            self.assertEqual(200, self.ask(proxy).status)
+            self.assertEqual(200, self.go(proxy).status)
 
     def test_a_second_request_at_once_is_refused_until_the_client_leaves_the_first(self) -> None:
         for way in self.streamed():
             with self.subTest(way.name):
                 proxy = self.ann(concurrent=1, usd_per_day=1)
                 self.fake.answer(Answer(content="x" * 400, piece=100, stall_after=3))
-                data = request_bytes(body(way.api, **way.fields), path=PATHS[way.api], key=ANN)
-                with self.connect(proxy, data) as sock:
+                with self.connect(proxy, way.api.request(key=ANN, **way.fields)) as sock:
                     read_until(sock, b"xxx")
-                    reply = self.ask(proxy, way)
+                    reply = self.go(proxy, way)
                     self.assertEqual((429, "1"), (reply.status, reply.headers["retry-after"]))
                 wait_until(lambda proxy=proxy: self.used(proxy, "concurrent") == Used())  # type: ignore[misc]
                 self.fake.release.set()
@@ -404,12 +391,12 @@ class TestConcurrency(LimitsTestCase):
     def test_a_request_that_runs_during_a_reload_is_settled(self) -> None:
         proxy = self.ann(concurrent=1)
         self.fake.answer(Answer(content="x" * 400, piece=100, stall_after=3))
-        with self.connect(proxy, request_bytes(body("chat", stream=True), key=ANN)) as sock:
+        with self.connect(proxy, CHAT.request(key=ANN, stream=True)) as sock:
             read_until(sock, b"xxx")
             proxy.server.reconfigure(proxy.server.config)
-            self.assertEqual(429, self.ask(proxy).status)
+            self.assertEqual(429, self.go(proxy).status)
         wait_until(lambda: self.used(proxy, "concurrent") == Used())
-        self.assertEqual(200, self.ask(proxy).status)
+        self.assertEqual(200, self.go(proxy).status)
 
 
 class TestFairShares(LimitsTestCase):
@@ -421,12 +408,12 @@ class TestFairShares(LimitsTestCase):
                 proxy = self.limited(keys=keys, max_upstream_calls=calls)
                 upstream.answer(*[Answer(content="xxx", stall_after=2)] * 9)
                 for _ in range(10):
-                    self.connect(proxy, request_bytes(body("chat", model=model, stream=True), key=ANN))
+                    self.connect(proxy, CHAT.request(key=ANN, model=model, stream=True))
                 limits = proxy.server.services().upstream.call_limits
                 wait_until(lambda limits=limits: [each.queued_calls for each in limits.snapshot().values()] == [1])  # type: ignore[misc]
                 for _ in range(9):
                     upstream.stalls.get(timeout=PATIENCE)
-                self.assertEqual(200, self.ask(proxy, key=BEN, model=model).status)
+                self.assertEqual(200, self.go(proxy, key=BEN, model=model).status)
 
 
 class TestLockedFile(LimitsTestCase):
@@ -440,7 +427,7 @@ class TestLockedFile(LimitsTestCase):
             started = time.monotonic()
 
             def ask(key: str) -> None:
-                self.assertEqual(200, self.ask(proxy, key=key).status)
+                self.assertEqual(200, self.go(proxy, key=key).status)
                 ends.append((key, time.monotonic() - started))
 
             run_at_once(ask, [ANN] * 20 + [BEN] * 5)
@@ -462,16 +449,16 @@ class TestModels(LimitsTestCase):
                 ("deepseek-v4-pro", False),
             ):
                 with self.subTest(way.name, model=model):
-                    reply = self.ask(proxy, way, model=model)
-                    self.assertEqual(200 if is_allowed else 400 if way.api == "messages" else 403, reply.status)
+                    reply = self.go(proxy, way, model=model)
+                    self.assertEqual(200 if is_allowed else 400 if way.api is MESSAGES else 403, reply.status)
                     if not is_allowed:
                         error = reply.value["error"]
                         words = "The key ann may not use deepseek-v4-pro; it may use deepseek-fl*."
                         self.assertIn(words, error["message"])
-                        kind = "invalid_request_error" if way.api == "messages" else "permission_error"
+                        kind = "invalid_request_error" if way.api is MESSAGES else "permission_error"
                         self.assertEqual(kind, error["type"])
 
     def test_a_model_of_another_upstream_is_allowed_by_the_name_of_the_request(self) -> None:
         proxy = self.limited(keys={"ann": {"key": ANN, "models": ["deepseek-v4-pro"]}})
-        self.assertEqual(403, self.ask(proxy, model=PASSED).status)
+        self.assertEqual(403, self.go(proxy, model=PASSED).status)
         self.assertEqual(0, self.calls())

@@ -10,12 +10,23 @@ from unittest import mock
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure, Raw, Search, web_tools
 from tests.support.admin_client import AdminCase
-from tests.support.cache_client import ANSWER, APIS, CacheTestCase, body, read
+from tests.support.apis import APIS, CHAT, RESPONSES, Api, ApiReply, ApiTestCase, Json, each_api
 from tests.support.databases import age_rows
 from tests.support.harness import RunningProxy, chat_body, request_bytes
 from tests.support.polling import wait_until
 
 CONSOLE = "deepseek_cursor_proxy.observers.console"
+CALL = Call("call_1", "read_file", '{"path": "a"}')
+ANSWER = Answer(reasoning="A thought " * 4, content="The answer.", calls=(CALL,), comments=1)
+
+
+class CacheTestCase(ApiTestCase):
+    def ask(self, proxy: RunningProxy, api: Api, history: Any = "q", **fields: Any) -> ApiReply:
+        """The reply to a request that asks for the cache; it succeeded."""
+        return super().ask(proxy, api, history, **{"cache": True, **fields})
+
+    def states(self, *replies: ApiReply) -> list[str | None]:
+        return [reply.headers.get("x-cache") for reply in replies]
 
 
 def reverse_keys(value: Any) -> Any:
@@ -26,29 +37,29 @@ def reverse_keys(value: Any) -> Any:
 
 
 class TestHits(CacheTestCase):
-    def test_a_hit_says_the_same_on_every_api_in_both_forms_without_a_call(self) -> None:
-        for api in APIS:
-            for first in (False, True):
-                with self.subTest(api, first=first):
-                    proxy = self.cache_proxy()
-                    self.fake.forget()
-                    self.fake.answer(ANSWER)
-                    replies = [self.ask(proxy, api, stream=stream) for stream in (first, False, True, first)]
-                    self.assertEqual(["miss", "hit", "hit", "hit"], self.states(*replies))
-                    self.assertEqual([first, False, True, first], [reply.is_stream for reply in replies])
-                    self.assertEqual(1, len(self.fake.seen))
-                    said = [read(api, reply) for reply in replies]
-                    self.assertEqual([said[0]] * 4, said)
-                    self.assertIn("A thought", said[0].reasoning)
-                    self.assertEqual(("The answer.", "read_file"), (said[0].text, said[0].calls[0][0]))
-                    # Keep-alives of the first time are not repeated.
-                    self.assertNotIn(b": keep-alive", replies[2].body)
+    @each_api()
+    def test_a_hit_says_the_same_in_both_forms_without_a_call(self, api: Api) -> None:
+        for first in (False, True):
+            with self.subTest(first=first):
+                proxy = self.proxy()
+                self.fake.forget()
+                self.fake.answer(ANSWER)
+                replies = [self.ask(proxy, api, stream=stream) for stream in (first, False, True, first)]
+                self.assertEqual(["miss", "hit", "hit", "hit"], self.states(*replies))
+                self.assertEqual([first, False, True, first], [reply.is_stream for reply in replies])
+                self.assertEqual(1, len(self.fake.seen))
+                said = replies[0].said
+                self.assertEqual([said] * 4, [reply.said for reply in replies])
+                self.assertIn("A thought", said.reasoning)
+                self.assertEqual(("The answer.", [("read_file", {"path": "a"})]), (said.text, said.inputs))
+                # Keep-alives of the first time are not repeated.
+                self.assertNotIn(b": keep-alive", replies[2].body)
 
     def test_a_plain_answer_is_the_one_that_a_request_without_the_cache_gets(self) -> None:
-        proxy, other = self.cache_proxy(), self.cache_proxy()
+        proxy, other = self.proxy(), self.proxy()
         self.fake.answer(ANSWER, ANSWER)
-        with_cache = self.ask(proxy, "chat").value
-        without = self.ask(other, "chat", cache=False).value
+        with_cache = self.ask(proxy, CHAT).value
+        without = self.ask(other, CHAT, cache=False).value
         for value in (with_cache, without):
             value.pop("id")
             value.pop("created")
@@ -59,108 +70,100 @@ class TestHits(CacheTestCase):
         self.assertNotIn("stream", self.fake.seen[1].payload)
 
     def test_a_plain_answer_that_takes_long_begins_with_blanks(self) -> None:
-        self.fake.answer(Answer(reasoning="R.", content="A long answer.", piece=1, pause=0.02))
-        reply = self.ask(self.cache_proxy(heartbeat_interval=0.1), "chat")
+        self.fake.answer(Answer(reasoning="R.", content="A long answer.", piece=1, pause=0.01))
+        reply = self.ask(self.proxy(heartbeat_interval=0.03), CHAT)
         self.assertTrue(reply.body.startswith(b" "), reply.body)
         self.assertEqual("A long answer.", json.loads(reply.body)["choices"][0]["message"]["content"])
 
     def test_the_thinking_block_and_the_notice_are_written_into_a_hit_as_well(self) -> None:
         proxy = self.proxy(display_reasoning="on")
         self.fake.answer(Answer(reasoning="A thought.", content="Done."))
-        replies = [self.ask(proxy, "chat", stream=stream) for stream in (True, True, False)]
+        replies = [self.ask(proxy, CHAT, stream=stream) for stream in (True, True, False)]
         self.assertEqual(["miss", "hit", "hit"], self.states(*replies))
         self.assertEqual(1, len({reply.text for reply in replies}))
         self.assertIn("A thought.", replies[0].text)
 
-    def test_a_hit_is_remembered_so_that_the_next_turn_is_restored(self) -> None:
-        for api in ("chat", "messages"):
-            with self.subTest(api):
-                store = ReasoningStore(self.folder / f"{api}.sqlite3")
-                proxy = self.cache_proxy(store)
-                self.fake.forget()
-                self.fake.answer(Answer(reasoning="Deep.", content="One."))
-                self.ask(proxy, api)
-                with store.database.transaction() as connection:
-                    for table in ("keys", "reasonings"):
-                        connection.execute(f"DELETE FROM {table}")
-                again = self.cache_proxy(ReasoningStore(self.folder / f"{api}.sqlite3"))
-                self.assertEqual("hit", self.ask(again, api).headers["x-cache"])
-                question = body(api)["messages"][0]
-                history = [question, {"role": "assistant", "content": "One."}, {"role": "user", "content": "More"}]
-                self.assertEqual(200, self.post(again, api, {**body(api), "messages": history}).status)
-                self.assert_upstream_saw("Deep.")
+    @each_api()
+    def test_a_hit_is_remembered_so_that_the_next_turn_is_restored(self, api: Api) -> None:
+        path = self.folder / f"{api}.sqlite3"
+        store = ReasoningStore(path)
+        self.fake.answer(Answer(reasoning="Deep.", content="One."))
+        self.ask(self.proxy(store), api)
+        with store.database.transaction() as connection:
+            for table in ("keys", "reasonings"):
+                connection.execute(f"DELETE FROM {table}")
+        again = self.proxy(ReasoningStore(path))
+        hit = self.ask(again, api)
+        self.assertEqual(["hit"], self.states(hit))
+        history = [api.user("q"), *hit.turn(keeps_thinking=False), api.user("More")]
+        self.ask(again, api, history, cache=False)
+        self.assert_upstream_saw("Deep.")
 
     def test_a_response_from_the_cache_is_stored_and_can_be_continued(self) -> None:
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Deep.", content="One."))
-        first, second = (self.ask(proxy, "responses", stream=stream) for stream in (False, True))
-        responses = [first.value, json.loads(second.body.rpartition(b"data: ")[2])["response"]]
+        first, second = (self.ask(proxy, RESPONSES, stream=stream) for stream in (False, True))
+        responses = [RESPONSES.response(reply) for reply in (first, second)]
         self.assertNotEqual(responses[0]["id"], responses[1]["id"])
         for response in responses:
-            self.ask(proxy, "responses", "More", previous_response_id=response["id"], cache=False)
+            self.ask(proxy, RESPONSES, "More", previous_response_id=response["id"], cache=False)
             self.assert_upstream_saw("Deep.")
 
     def test_what_is_the_same_to_deepseek_is_a_hit_on_another_api(self) -> None:
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         self.fake.answer(ANSWER)
-        replies = {api: self.ask(proxy, api, max_output_tokens=1000) for api in ("chat", "responses")}
-        self.assertEqual(["miss", "hit"], self.states(*replies.values()))
-        self.assertEqual(*(read(api, reply) for api, reply in replies.items()))
+        replies = [self.ask(proxy, api, max_tokens=1000) for api in (CHAT, RESPONSES)]
+        self.assertEqual(["miss", "hit"], self.states(*replies))
+        self.assertEqual(*(reply.said for reply in replies))
 
     def test_an_answer_survives_a_restart(self) -> None:
         path = self.folder / "store.sqlite3"
-        first = self.cache_proxy(ReasoningStore(path))
+        first = self.proxy(ReasoningStore(path))
         self.fake.answer(ANSWER)
-        said = read("chat", self.ask(first, "chat", stream=True))
+        said = self.ask(first, CHAT, stream=True).said
         first.close()
-        reply = self.ask(self.cache_proxy(ReasoningStore(path)), "chat")
-        self.assertEqual(("hit", said), (reply.headers["x-cache"], read("chat", reply)))
+        reply = self.ask(self.proxy(ReasoningStore(path)), CHAT)
+        self.assertEqual(("hit", said), (reply.headers["x-cache"], reply.said))
 
     def test_an_answer_is_forgotten_after_its_time(self) -> None:
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         answers = proxy.server.services().response_cache
         with mock.patch.object(answers, "clock", mock.Mock(return_value=1e9)) as clock:
-            replies = [self.ask(proxy, "chat")]
+            replies = [self.ask(proxy, CHAT)]
             clock.return_value += 24 * 3600 - 1
-            replies.append(self.ask(proxy, "chat"))
+            replies.append(self.ask(proxy, CHAT))
             clock.return_value += 2
-            replies += [self.ask(proxy, "chat"), self.ask(proxy, "chat")]
+            replies += [self.ask(proxy, CHAT), self.ask(proxy, CHAT)]
         self.assertEqual(["miss", "hit", "miss", "hit"], self.states(*replies))
 
     def test_an_answer_is_forgotten_after_its_time_also_when_the_proxy_did_not_run_for_days(self) -> None:
         path = self.folder / "store.sqlite3"
-        first = self.cache_proxy(ReasoningStore(path))
-        replies = [self.ask(first, "chat")]
+        first = self.proxy(ReasoningStore(path))
+        replies = [self.ask(first, CHAT)]
         first.close()
         age_rows(path, 9 * 24 * 3600)
-        second = self.cache_proxy(ReasoningStore(path))
-        replies += [self.ask(second, "chat"), self.ask(second, "chat")]
+        second = self.proxy(ReasoningStore(path))
+        replies += [self.ask(second, CHAT), self.ask(second, CHAT)]
         self.assertEqual(["miss", "miss", "hit"], self.states(*replies))
 
     def test_searches_are_part_of_a_hit(self) -> None:
-        search = {"type": "web_search"}
         self.fake.answer(Answer(content="Sunny.", searches=(Search("weather"),)))
-        proxy = self.cache_proxy()
-        replies = []
-        for stream in (False, True, False):
-            data = {"model": "deepseek-flash", "input": "q", "tools": [search], "cache": True, "stream": stream}
-            replies.append(self.post(proxy, "responses", data))
+        proxy, fields = self.proxy(), {"model": "deepseek-flash", "tools": [{"type": "web_search"}]}
+        replies = [self.ask(proxy, RESPONSES, stream=stream, **fields) for stream in (False, True, False)]
         self.assertEqual(["miss", "hit", "hit"], self.states(*replies))
         for reply in replies:
             self.assertIn(b"web_search_call", reply.body)
-            self.assertEqual("Sunny.", read("responses", reply).text)
+            self.assertEqual("Sunny.", reply.said.text)
 
     def test_fields_that_a_search_adds_to_a_chat_are_part_of_a_hit(self) -> None:
         for fields in (web_tools.ASSUMED, web_tools.ASSUMED_BLOCKS):
             with self.subTest(fields[0][0]):
                 text = None if fields is web_tools.ASSUMED_BLOCKS else "It is sunny."
                 self.fake.answer(*[Answer(reasoning="R.", content=text, fields=fields)] * 2)
-                data = {**chat_body("q", model="deepseek-flash"), "tools": [{"type": "deepseek_web_search"}]}
-                proxy = self.cache_proxy()
-                plain, *cached = (
-                    self.post(proxy, "chat", {**data, **more})
-                    for more in ({}, {"cache": True}, {"cache": True}, {"cache": True, "stream": True})
-                )
+                data = {"model": "deepseek-flash", "tools": [{"type": "deepseek_web_search"}]}
+                proxy = self.proxy()
+                plain = self.ask(proxy, CHAT, **data, cache=False)
+                cached = [self.ask(proxy, CHAT, **data, stream=stream) for stream in (False, False, True)]
                 self.assertEqual([None, "miss", "hit", "hit"], self.states(plain, *cached))
                 messages = [reply.value["choices"][0]["message"] for reply in (plain, *cached[:2])]
                 self.assertEqual(messages[0], messages[1])
@@ -176,34 +179,33 @@ class TestHits(CacheTestCase):
         stream = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in events) + b"data: [DONE]\n\n"
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(stream)
         self.fake.answer(Raw(head + stream))
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         for state in ("miss", "hit"):
-            reply = self.ask(proxy, "chat", logprobs=True)
+            reply = self.ask(proxy, CHAT, logprobs=True)
             choice = reply.value["choices"][0]
             self.assertEqual((state, "Hello"), (reply.headers["x-cache"], choice["message"]["content"]))
             self.assertEqual(["Hel", "lo"], [each["token"] for each in choice["logprobs"]["content"]])
 
     def test_names_that_deepseek_refuses_are_the_clients_own_in_a_hit(self) -> None:
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
 
-        def respond(payload: dict[str, Any]) -> Answer:
+        def respond(payload: Json) -> Answer:
             return Answer(reasoning="R.", calls=(Call("c", payload["tools"][0]["function"]["name"], "{}"),))
 
         self.fake._responder = respond
         for name in ("look up", "look.up"):
-            tool = {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
             for stream in (False, True, False):
-                data = {**body("chat"), "tools": [tool], "cache": True, "stream": stream}
-                self.assertEqual(name, read("chat", self.post(proxy, "chat", data)).calls[0][0])
+                said = self.ask(proxy, CHAT, tools=[CHAT.tool(name)], stream=stream).said
+                self.assertEqual([(name, {})], said.inputs)
         sent = {json.dumps(seen.payload, sort_keys=True) for seen in self.fake.seen}
         self.assertEqual(len(sent), len(self.fake.seen))
 
 
 class TestMisses(CacheTestCase):
     def test_whatever_differs_upstream_is_another_question(self) -> None:
-        cases: list[dict[str, Any]] = [
+        cases: list[Json] = [
             {},
-            {"text": "Q"},
+            {"history": "Q"},
             {"model": "deepseek-flash"},
             {"reasoning_effort": "max"},
             {"thinking": {"type": "disabled"}},
@@ -214,77 +216,60 @@ class TestMisses(CacheTestCase):
             {"user": "somebody"},
             {"response_format": {"type": "json_object"}},
         ]
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         for state in ("miss", "hit"):
             for case in cases:
                 with self.subTest(state, case=case):
-                    self.assertEqual(state, self.ask(proxy, "chat", **case).headers["x-cache"])
+                    self.assertEqual(state, self.ask(proxy, CHAT, **case).headers["x-cache"])
         self.assertEqual(len(cases), len(self.fake.seen))
 
     def test_what_does_not_reach_deepseek_makes_no_difference(self) -> None:
-        proxy = self.cache_proxy()
-        self.ask(proxy, "chat")
+        proxy = self.proxy()
+        self.ask(proxy, CHAT)
         for fields in ({"metadata": {"a": "b"}}, {"store": True}, {"nomyo": {"cache": True}}):
-            self.assertEqual("hit", self.ask(proxy, "chat", **fields).headers["x-cache"])
+            self.assertEqual("hit", self.ask(proxy, CHAT, **fields).headers["x-cache"])
 
     def test_another_reasoning_in_the_history_is_another_question(self) -> None:
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         states = []
         for reasoning in ("One way.", "Another way.", "One way."):
             turn = {"role": "assistant", "content": "Yes.", "reasoning_content": reasoning}
             history = [{"role": "user", "content": "q"}, turn, {"role": "user", "content": "and?"}]
-            states += self.states(self.post(proxy, "chat", {**body("chat"), "messages": history, "cache": True}))
+            states += self.states(self.ask(proxy, CHAT, history))
         self.assertEqual(["miss", "miss", "hit"], states)
 
     def test_tools_in_another_order_are_the_same_question(self) -> None:
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         orders = ("a b c", "c b a", "b a c")
-        replies = [self.ask(proxy, "chat", tools=tools, metadata={"cursorConversationId": "1"}) for tools in orders]
+        replies = [self.ask(proxy, CHAT, tools=tools, metadata={"cursorConversationId": "1"}) for tools in orders]
         self.assertEqual(["miss", "hit", "hit"], self.states(*replies))
 
-    def test_another_order_of_keys_is_the_same_question_and_changes_nothing_upstream(self) -> None:
+    @each_api()
+    def test_another_order_of_keys_is_the_same_question_and_changes_nothing_upstream(self, api: Api) -> None:
         schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer", "minimum": 0}}}
-        function = {"name": "read_file", "description": "Reads.", "parameters": schema}
-        for api in APIS:
-            spellings: list[dict[str, Any]] = [
-                {"type": "function", "function": function},
-                {"type": "function", **function},
-                {"name": "read_file", "description": "Reads.", "input_schema": schema},
-            ]
-            declared = spellings[APIS.index(api)]
-            proxy = self.cache_proxy()
-            self.fake.forget()
-            with self.subTest(api):
-                asked = {**body(api), "cache": True}
-                states = [
-                    self.post(proxy, api, {**asked, "tools": [tool]}).headers["x-cache"]
-                    for tool in (declared, reverse_keys(declared))
-                ]
-                self.assertEqual(["miss", "hit"], states)
-        proxy = self.cache_proxy()
-        asked = {**body("chat"), "tools": [reverse_keys({"type": "function", "function": function})], "cache": True}
-        self.post(proxy, "chat", asked)
+        tool = reverse_keys(api.tool("read_file", schema))
+        replies = [self.ask(self.running, api, tools=[each]) for each in (tool, reverse_keys(tool))]
+        self.assertEqual(["miss", "hit"], self.states(*replies))
         sent = self.fake.seen[-1].payload["tools"][0]["function"]["parameters"]["properties"]
         self.assertEqual(["b", "a"], list(sent))
 
     def test_another_order_of_values_is_another_question(self) -> None:
-        def tool(*names: str) -> dict[str, Any]:
-            schema = {"type": "object", "properties": {}, "required": [*names]}
-            return {"type": "function", "function": {"name": "f", "description": "", "parameters": schema}}
+        def tool(*names: str) -> Json:
+            return CHAT.tool("f", {"type": "object", "properties": {}, "required": [*names]})
 
-        def turns(*texts: str) -> list[dict[str, Any]]:
-            return [{"role": "user", "content": text} for text in texts]
+        def turns(*texts: str) -> list[Json]:
+            return [CHAT.user(text) for text in texts]
 
-        cases: list[dict[str, Any]] = [
-            {"tools": [tool("a", "b")], "messages": turns("x", "y")},
-            {"tools": [tool("b", "a")], "messages": turns("x", "y")},
-            {"tools": [tool("a", "b")], "messages": turns("y", "x")},
-            {"tools": [tool("a", "b")], "messages": turns("x", "y"), "stop": ["1", "2"]},
-            {"tools": [tool("a", "b")], "messages": turns("x", "y"), "stop": ["2", "1"]},
+        cases: list[Json] = [
+            {"tools": [tool("a", "b")], "history": turns("x", "y")},
+            {"tools": [tool("b", "a")], "history": turns("x", "y")},
+            {"tools": [tool("a", "b")], "history": turns("y", "x")},
+            {"tools": [tool("a", "b")], "history": turns("x", "y"), "stop": ["1", "2"]},
+            {"tools": [tool("a", "b")], "history": turns("x", "y"), "stop": ["2", "1"]},
         ]
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         for state in ("miss", "hit"):
-            replies = [self.post(proxy, "chat", {**body("chat"), "cache": True, **case}) for case in cases]
+            replies = [self.ask(proxy, CHAT, **case) for case in cases]
             self.assertEqual([state] * len(cases), self.states(*replies))
 
     def test_keys_share_nothing(self) -> None:
@@ -292,17 +277,17 @@ class TestMisses(CacheTestCase):
         for name, settings in (("own keys", {}), ("the key of the owner", keys)):
             environment = {"DEEPSEEK_API_KEY": "sk-held-by-the-proxy-0001"} if settings else {}
             with self.subTest(name), mock.patch.dict(os.environ, environment):
-                proxy = self.cache_proxy(**settings)
-                replies = [self.ask(proxy, "chat", key=key) for key in ("sk-one", "sk-two", "sk-one", "sk-two")]
+                proxy = self.proxy(**settings)
+                replies = [self.ask(proxy, CHAT, key=key) for key in ("sk-one", "sk-two", "sk-one", "sk-two")]
                 self.assertEqual(["miss", "miss", "hit", "hit"], self.states(*replies))
 
     def test_upstreams_share_nothing(self) -> None:
         store = self.folder / "store.sqlite3"
-        first = self.cache_proxy(ReasoningStore(store))
-        self.ask(first, "chat")
+        first = self.proxy(ReasoningStore(store))
+        self.ask(first, CHAT)
         first.close()
-        second = self.cache_proxy(ReasoningStore(store), upstream_base_url=f"{self.fake.url}/beta")
-        self.assertEqual("miss", self.ask(second, "chat").headers["x-cache"])
+        second = self.proxy(ReasoningStore(store), upstream_base_url=f"{self.fake.url}/beta")
+        self.assertEqual("miss", self.ask(second, CHAT).headers["x-cache"])
 
     def test_answers_that_broke_off_or_failed_are_never_stored(self) -> None:
         broken: list[Any] = [
@@ -315,13 +300,13 @@ class TestMisses(CacheTestCase):
         for step in broken:
             for stream in (False, True):
                 with self.subTest(step, stream=stream):
-                    proxy = self.cache_proxy()
+                    proxy = self.proxy()
                     self.fake.forget()
                     self.fake.answer(step, Answer(content="All of it."))
-                    self.post(proxy, "chat", body("chat", stream=stream, cache=True))
-                    again = self.ask(proxy, "chat", stream=stream)
+                    self.post(proxy, CHAT, stream=stream, cache=True)
+                    again = self.ask(proxy, CHAT, stream=stream)
                     self.assertEqual(("miss", "All of it."), (again.headers["x-cache"], again.text))
-                    self.assertEqual("hit", self.ask(proxy, "chat", stream=stream).headers["x-cache"])
+                    self.assertEqual("hit", self.ask(proxy, CHAT, stream=stream).headers["x-cache"])
 
     def test_answers_that_no_client_can_use_are_never_stored(self) -> None:
         whole = Call("call_1", "read_file", '{"path": "a"}')
@@ -335,20 +320,20 @@ class TestMisses(CacheTestCase):
         for step in useless:
             for stream in (False, True):
                 with self.subTest(step, stream=stream):
-                    proxy = self.cache_proxy()
+                    proxy = self.proxy()
                     self.fake.forget()
                     self.fake.answer(step, Answer(content="Of use."))
-                    self.post(proxy, "chat", body("chat", stream=stream, cache=True))
-                    again = self.ask(proxy, "chat", stream=stream)
+                    self.post(proxy, CHAT, stream=stream, cache=True)
+                    again = self.ask(proxy, CHAT, stream=stream)
                     self.assertEqual(("miss", "Of use."), (again.headers["x-cache"], again.text))
 
     def test_an_answer_whose_client_left_is_not_stored(self) -> None:
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         self.fake.answer(Answer(content="Half", piece=1, stall_after=3))
-        with self.connect(proxy, body("chat", stream=True, cache=True)):
+        with self.connect(proxy, CHAT.request(stream=True, cache=True)):
             self.fake.stalls.get(timeout=10)
         self.fake.hang_ups.get(timeout=10)
-        self.assertEqual("miss", self.ask(proxy, "chat").headers["x-cache"])
+        self.assertEqual("miss", self.ask(proxy, CHAT).headers["x-cache"])
 
     def await_response(self, proxy: RunningProxy, id: str) -> None:
         head = f"GET /v1/responses/{id} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test\r\n\r\n".encode()
@@ -356,54 +341,47 @@ class TestMisses(CacheTestCase):
 
     def test_several_answers_and_background_responses_never_use_it(self) -> None:
         for setting in ("ask", "on"):
-            proxy = self.cache_proxy(response_cache=setting)
+            proxy = self.proxy(response_cache=setting)
             for _ in range(2):
-                self.assertEqual([None], self.states(self.ask(proxy, "chat", n=2)))
-                reply = self.ask(proxy, "responses", background=True)
+                self.assertEqual([None], self.states(self.ask(proxy, CHAT, n=2)))
+                reply = self.ask(proxy, RESPONSES, background=True)
                 self.await_response(proxy, reply.value["id"])
             self.assertEqual(6, len(self.fake.seen))
             self.fake.forget()
 
     def test_a_hit_does_not_vouch_for_the_key(self) -> None:
         path = self.folder / "store.sqlite3"
-        first = self.cache_proxy(ReasoningStore(path))
-        self.ask(first, "chat", key="sk-old")
+        first = self.proxy(ReasoningStore(path))
+        self.ask(first, CHAT, key="sk-old")
         first.close()
-        proxy = self.cache_proxy(ReasoningStore(path), ngrok=True)
-        self.assertEqual("hit", self.ask(proxy, "chat", key="sk-old").headers["x-cache"])
+        proxy = self.proxy(ReasoningStore(path), ngrok=True)
+        self.assertEqual("hit", self.ask(proxy, CHAT, key="sk-old").headers["x-cache"])
         # The first key that DeepSeek accepts is the one that is served, not the first that had a hit.
-        self.assertEqual("miss", self.ask(proxy, "chat", key="sk-new").headers["x-cache"])
+        self.assertEqual("miss", self.ask(proxy, CHAT, key="sk-new").headers["x-cache"])
 
 
 class TestAsking(CacheTestCase):
-    def state(self, proxy: RunningProxy, api: str = "chat", header: str | None = None, **fields: Any) -> str | None:
-        headers = {} if header is None else {"x_cache": header}
-        reply = self.post(proxy, api, body(api, **fields), **headers)
-        self.assertEqual(200, reply.status, reply.body)
-        return reply.headers.get("x-cache")
+    def state(self, proxy: RunningProxy, api: Api = CHAT, header: str | None = None, **fields: Any) -> str | None:
+        headers = [] if header is None else [f"x-cache: {header}"]
+        return self.states(ApiTestCase.ask(self, proxy, api, headers=headers, **fields))[0]
 
-    def test_only_requests_that_ask_use_it_unless_the_setting_says_otherwise(self) -> None:
-        ways: list[dict[str, Any]] = [
-            {"cache": True},
-            {"nomyo": {"cache": True}},
-            {"header": "use"},
-            {"header": "USE "},
-        ]
-        silent: list[dict[str, Any]] = [{}, {"cache": None}, {"nomyo": {}}, {"nomyo": None}, {"header": "what"}]
-        refusals: list[dict[str, Any]] = [{"cache": False}, {"nomyo": {"cache": False}}, {"header": "skip"}]
+    @each_api()
+    def test_only_requests_that_ask_use_it_unless_the_setting_says_otherwise(self, api: Api) -> None:
+        ways: list[Json] = [{"cache": True}, {"nomyo": {"cache": True}}, {"header": "use"}, {"header": "USE "}]
+        silent: list[Json] = [{}, {"cache": None}, {"nomyo": {}}, {"nomyo": None}, {"header": "what"}]
+        refusals: list[Json] = [{"cache": False}, {"nomyo": {"cache": False}}, {"header": "skip"}]
         expected = {"off": (None, None, None), "ask": ("hit", None, None), "on": ("hit", "hit", None)}
-        for api in APIS:
-            for setting, states in expected.items():
-                proxy = self.cache_proxy(response_cache=setting)
-                self.state(proxy, api, cache=True)
-                for cases, state in zip((ways, silent, refusals), states, strict=True):
-                    for case in cases:
-                        with self.subTest(api, setting=setting, case=case):
-                            self.assertEqual(state, self.state(proxy, api, **case))
+        for setting, states in expected.items():
+            proxy = self.proxy(response_cache=setting)
+            self.state(proxy, api, cache=True)
+            for cases, state in zip((ways, silent, refusals), states, strict=True):
+                for case in cases:
+                    with self.subTest(setting=setting, case=case):
+                        self.assertEqual(state, self.state(proxy, api, **case))
 
     def test_its_fields_are_never_sent_nor_reported_as_dropped(self) -> None:
         for setting in ("off", "ask", "on"):
-            proxy = self.cache_proxy(response_cache=setting)
+            proxy = self.proxy(response_cache=setting)
             with self.assertNoLogs(CONSOLE, logging.WARNING), self.assertLogs(CONSOLE, logging.INFO) as log:
                 for api in APIS:
                     self.state(proxy, api, cache=True, nomyo={"cache": True})
@@ -413,23 +391,24 @@ class TestAsking(CacheTestCase):
 
     def test_its_fields_are_not_sent_to_other_upstreams_either(self) -> None:
         other, route = self.route()
-        proxy = self.cache_proxy(passthrough={"deepseek-flash": route}, access_keys=["sk-test"])
-        reply = self.post(proxy, "chat", body("chat", model="deepseek-flash", cache=True, nomyo={"cache": True}))
-        self.assertEqual((200, None), (reply.status, reply.headers.get("x-cache")))
+        proxy = self.proxy(passthrough={"deepseek-flash": route}, access_keys=["sk-test"])
+        reply = self.ask(proxy, CHAT, model="deepseek-flash", nomyo={"cache": True})
+        self.assertEqual([None], self.states(reply))
         self.assertFalse({"cache", "nomyo"} & other.seen[0].payload.keys())
 
-    def test_a_field_of_the_wrong_type_is_named(self) -> None:
-        for api in APIS:
-            for field, fields in (("cache", {"cache": "yes"}), ("nomyo", {"nomyo": 1})):
-                reply = self.post(self.running, api, body(api, **fields))
-                self.assertEqual(400, reply.status)
-                self.assertIn(field.encode(), reply.body)
-            reply = self.post(self.running, api, body(api, nomyo={"cache": 1}))
+    @each_api()
+    def test_a_field_of_the_wrong_type_is_named(self, api: Api) -> None:
+        for field, fields in (
+            ("cache", {"cache": "yes"}),
+            ("nomyo", {"nomyo": 1}),
+            ("nomyo.cache", {"nomyo": {"cache": 1}}),
+        ):
+            reply = self.post(self.running, api, **fields)
             self.assertEqual(400, reply.status)
-            self.assertIn(b"nomyo.cache", reply.body)
+            self.assertIn(field, reply.error["message"])
 
     def test_the_setting_can_be_changed_while_the_proxy_runs(self) -> None:
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         self.state(proxy, cache=True)
         proxy.server.reconfigure(replace(proxy.server.config, response_cache="off"))
         self.assertIsNone(self.state(proxy, cache=True))
@@ -441,8 +420,8 @@ class TestReports(CacheTestCase, AdminCase):
         admin = self.admin(proxy)
         self.fake.answer(Answer(reasoning="A thought.", content="Done."))
         with self.assertLogs(CONSOLE, logging.INFO) as log:
-            self.ask(proxy, "chat")
-            self.ask(proxy, "chat", stream=True)
+            self.ask(proxy, CHAT)
+            self.ask(proxy, CHAT, stream=True)
             rows = proxy.server.services().request_log
             wait_until(lambda: len(rows.ended()) == 2)
         hit, miss = rows.ended()

@@ -1,7 +1,6 @@
 """The response cache with other APIs, hosts and several upstreams."""
 
 import itertools
-from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.exchange import attempt
@@ -9,8 +8,8 @@ from deepseek_cursor_proxy.observers import trace
 from deepseek_cursor_proxy.observers.events import Finished, Observers, Sent
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.fake_deepseek.dialects import DIALECTS
-from tests.support.cache_client import ANSWER, APIS, CacheTestCase, body, read
-from tests.support.harness import RunningProxy
+from tests.proxy.response_cache.test_hits import ANSWER, CacheTestCase
+from tests.support.apis import CHAT, Api, each_api
 from tests.support.pictures import part, user
 from tests.support.raw_streams import EVENT_STREAM
 from tests.support.upstreams import UpstreamsTestCase
@@ -19,67 +18,59 @@ REFUSAL = "The `reasoning_content` in the thinking mode must be passed back to t
 
 
 class TestApis(CacheTestCase):
-    def assert_hits(self, proxy: RunningProxy, api: str, **fields: Any) -> None:
-        replies = [self.ask(proxy, api, stream=stream, **fields) for stream in (True, False, True)]
-        self.assertEqual(["miss", "hit", "hit"], self.states(*replies))
-        said = [read(api, reply) for reply in replies]
-        self.assertEqual([said[0]] * 3, said)
-        self.assertIn("A thought", said[0].reasoning)
-        self.assertEqual("The answer.", said[0].text)
-
-    def test_every_host(self) -> None:
+    @each_api()
+    def test_every_host(self, api: Api) -> None:
+        model = "deepseek-ai/DeepSeek-V4-Pro"
         for host in DIALECTS:
-            for api in APIS:
-                with self.subTest(host, api=api), FakeDeepSeek(host=host) as fake:
-                    fake.answer(Answer(reasoning="R.", content="Hi."), ANSWER)
-                    settings = {"upstream_host": host, "upstream_model": "deepseek-ai/DeepSeek-V4-Pro"}
-                    proxy = self.cache_proxy(upstream_base_url=fake.url, **settings)
-                    # What the host calls reasoning is learned from the first answer.
-                    self.ask(proxy, api, "first", cache=False)
-                    self.assert_hits(proxy, api, model="deepseek-ai/DeepSeek-V4-Pro")
-                    self.assertEqual(2, len(fake.seen))
+            with self.subTest(host), FakeDeepSeek(host=host) as fake:
+                fake.answer(Answer(reasoning="R.", content="Hi."), ANSWER)
+                proxy = self.proxy(upstream_base_url=fake.url, upstream_host=host, upstream_model=model)
+                # What the host calls reasoning is learned from the first answer.
+                self.ask(proxy, api, "first", cache=False)
+                replies = [self.ask(proxy, api, stream=stream, model=model) for stream in (True, False, True)]
+                self.assertEqual(["miss", "hit", "hit"], self.states(*replies))
+                said = replies[0].said
+                self.assertEqual([said] * 3, [reply.said for reply in replies])
+                self.assertEqual(("A thought " * 4, "The answer."), (said.reasoning, said.text))
+                self.assertEqual(2, len(fake.seen))
 
     def test_what_was_learned_since_holds_for_a_hit_as_well(self) -> None:
         with FakeDeepSeek(host="plain") as fake:
-            proxy = self.cache_proxy(upstream_base_url=fake.url, upstream_host="plain")
-            replies = [self.ask(proxy, "chat", model="deepseek-ai/DeepSeek-V4-Pro") for _ in range(2)]
+            proxy = self.proxy(upstream_base_url=fake.url, upstream_host="plain")
+            replies = [self.ask(proxy, CHAT, model="deepseek-ai/DeepSeek-V4-Pro") for _ in range(2)]
         self.assertEqual(["miss", "hit"], self.states(*replies))
         first, second = (reply.value["choices"][0]["message"] for reply in replies)
         self.assertIn("<think>", first["content"])
         self.assertEqual(("Hello.", "Thinking about it."), (second["content"], second["reasoning_content"]))
 
     def test_a_request_that_needs_a_second_attempt_is_a_hit_then(self) -> None:
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         self.fake.answer(Failure(400, REFUSAL), Answer(content="After all."), Failure(400, REFUSAL))
-        history = [*body("chat")["messages"], {"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]
         for state in ("miss", "hit"):
-            reply = self.post(proxy, "chat", {**body("chat"), "messages": history, "cache": True})
-            self.assertEqual((200, state), (reply.status, reply.headers.get("x-cache")), reply.body)
+            reply = self.ask(proxy, CHAT, [CHAT.user("q"), *CHAT.turn("a"), CHAT.user("b")])
+            self.assertEqual([state], self.states(reply))
             self.assertIn("After all.", reply.text)
         self.assertEqual([400, 200, 400], [seen.status for seen in self.fake.seen])
 
     def test_a_forced_call_that_comes_as_text_is_a_call_in_a_hit(self) -> None:
-        proxy = self.cache_proxy()
+        proxy = self.proxy()
         self.fake.answer(Answer(content='{"name": "read_file", "input": {"path": "a"}}'))
-        choice = {"type": "function", "function": {"name": "read_file"}}
         for state in ("miss", "hit"):
-            reply = self.ask(proxy, "chat", tool_choice=choice)
-            call = reply.value["choices"][0]["message"]["tool_calls"][0]
-            self.assertEqual((state, "read_file"), (reply.headers["x-cache"], call["function"]["name"]))
+            reply = self.ask(proxy, CHAT, tool_choice="read_file")
+            self.assertEqual(([state], [("read_file", {"path": "a"})]), (self.states(reply), reply.said.inputs))
 
     def test_a_question_with_a_picture_that_flash_answers_is_a_hit(self) -> None:
-        proxy = self.cache_proxy(pictures="flash")
-        question = {**body("chat"), "messages": [user("What is this?", part("red"))], "cache": True}
-        for stream in (False, True):
-            self.assertEqual(200, self.post(proxy, "chat", {**question, "stream": stream}).status)
-        self.assertEqual("hit", self.post(proxy, "chat", question).headers["x-cache"])
+        proxy = self.proxy(pictures="flash")
+        question = [user("What is this?", part("red"))]
+        replies = [self.ask(proxy, CHAT, question, stream=stream) for stream in (False, True)]
+        self.assertEqual(["miss", "hit"], self.states(*replies))
         self.assertEqual(1, len(self.fake.seen))
 
     def test_a_trace_of_a_hit_can_be_explained(self) -> None:
-        proxy = self.cache_proxy(trace_dir=self.folder)
+        proxy = self.proxy(trace_dir=self.folder)
         self.fake.answer(ANSWER)
-        self.ask(proxy, "chat")
-        self.ask(proxy, "chat")
+        self.ask(proxy, CHAT)
+        self.ask(proxy, CHAT)
         proxy.close()
         *_, last = sorted(self.folder.glob("*.json"))
         self.assertIn("completed (200)", trace.explain(last))

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.laws.test_protocols import CALLERS, ConversationTestCase, Visible
 from tests.support.admin_client import ADMIN_KEY, AdminCase, fetch
-from tests.support.generated_conversations import APIS, Conversation
+from tests.support.apis import APIS
+from tests.support.generated_conversations import Conversation
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.polling import wait_until
 from tests.support.responses_client import ResponsesTestCase, question
