@@ -41,13 +41,6 @@ class TestCachedAnswers(StoreTestCase):
         self.assertEqual({b"2", b"3"}, self.keys())
         self.assertEqual((2, 2400), store.stats("USD")[:2])
 
-    def test_answers_are_pruned_in_the_background(self) -> None:
-        def write() -> None:
-            for number in range(CachedAnswers.writes_between_prunings):
-                self.store.record(b"%d" % number, ANSWER)
-
-        self.assert_prunes_on_another_thread(self.store, write)
-
     def test_hits_and_misses_are_summed_up_also_after_a_restart(self) -> None:
         self.store.count_miss()
         self.store.count_hit(ANSWER)

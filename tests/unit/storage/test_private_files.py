@@ -52,13 +52,6 @@ class PrivateFilesTest(unittest.TestCase):
             private_files.make_directory(self.place)
         self.assertTrue(self.place.is_dir())
 
-    def test_a_file_in_place_of_a_directory_is_an_os_error(self) -> None:
-        (self.place / "file").write_text("kept")
-        for path in (self.place / "file", self.place / "file" / "a" / "b"):
-            with self.subTest(path.name), self.assertRaises(OSError):
-                private_files.make_directory(path)
-        self.assertEqual((self.place / "file").read_text(), "kept")
-
     def test_a_new_file_is_private(self) -> None:
         for mask in (0, 0o077, 0o777):
             with self.subTest(oct(mask)):

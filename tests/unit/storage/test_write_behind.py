@@ -4,7 +4,6 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage import write_behind
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
-from deepseek_cursor_proxy.storage.reasonings import ReasoningEntry, WaitingReasonings
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 from tests.support.databases import DatabaseTestCase
 from tests.support.polling import wait_until
@@ -170,20 +169,3 @@ class TestWriteBehind(DatabaseTestCase):
         self.words.add(["ant", "bee"])
         self.assertEqual(2, self.words.clear())
         self.assertEqual((0, 0, {}), (len(self.words), self.words._size, self.words._by_key))
-
-
-def entry(text: str, *keys: bytes) -> ReasoningEntry:
-    return ReasoningEntry(keys, text.encode())
-
-
-class TestWaitingReasonings(DatabaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.pending = WaitingReasonings(self.database, mock.Mock(), FaultGuard(_log, "reasonings"))
-
-    def find(self, *keys: bytes) -> dict[bytes, list[bytes]]:
-        return {key: [each.text for each in entries] for key, entries in self.pending.find(keys).items()}
-
-    def test_pending_reasonings_are_found_under_each_key_oldest_first(self) -> None:
-        self.pending.add([entry("one", b"a", b"b"), entry("two", b"b")])
-        self.assertEqual({b"a": [b"one"], b"b": [b"one", b"two"]}, self.find(b"a", b"b", b"c"))

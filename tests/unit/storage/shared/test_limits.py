@@ -189,14 +189,6 @@ class TestSharedLimits(EngineTestCase):
         with mock.patch.object(self.instances[0].state, "write", return_value=[-5, 0]):
             self.assertIsNone(one.settle("3", [Spent(DAY, 1)], self.now))
 
-    def test_an_instance_with_another_secret_cannot_count(self) -> None:
-        self.limits("one").settle("1", [Spent(DAY, 40)], self.now)
-        other = SharedLimits(self.instance("other", secret=b"x" * 32).state)
-        with self.assertRaisesRegex(Unusable, "another installation secret"):
-            other.reserve("2", [Hold(DAY, 10, 100)], self.now)
-        with self.assertRaises(Unusable):
-            other.settle("2", [Spent(DAY, 10)], self.now)
-
 
 def refused(refusal: Refusal | None) -> Hold:
     assert refusal is not None

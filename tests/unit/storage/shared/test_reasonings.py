@@ -1,8 +1,7 @@
-import contextlib
 import random
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.reasonings import ReasoningEntry, ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningEntry
 from deepseek_cursor_proxy.storage.shared.scripts import FIND_REASONINGS
 from deepseek_cursor_proxy.storage.shared.state import prefix
 from tests.support.polling import wait_until
@@ -65,11 +64,6 @@ class TestSharedReasonings(EngineTestCase):
         self.assertEqual({number: [f"text {number}"] for number in numbers}, two.find(*numbers))
         longest = max(len(words) for words in self.engine.commands if words[1:2] == (FIND_REASONINGS.sha,))
         self.assertLess(longest, 220)
-
-    def test_callers_find_their_own_alone(self) -> None:
-        one, two = self.instance("one"), self.instance("two")
-        one.record("mine", 1, caller=b"a" * 32)
-        self.assertEqual({}, two.find(1, caller=b"b" * 32))
 
     def test_no_text_is_on_the_engine_in_clear(self) -> None:
         one = self.instance()
@@ -160,14 +154,6 @@ class TestSharedReasonings(EngineTestCase):
                 self.assertEqual([], one.shared.find(b"c" * 32, [key(1)]) or [])
                 self.assertEqual({1: ["known"]}, one.find(1))
 
-    def test_a_file_of_before_is_still_found_and_shared_by_its_use(self) -> None:
-        with contextlib.closing(ReasoningStore(self.place / "one.sqlite3")) as store:
-            for text in ("oldest", "old"):
-                store.record([([key(1)], text)])
-        one, two = self.instance("one"), self.instance("two")
-        for each in (one, two):
-            self.assertEqual({1: ["oldest", "old"]}, each.find(1))
-
     def test_an_engine_that_lost_everything_gets_the_texts_of_each_key_in_their_order(self) -> None:
         one, two = self.instance("one"), self.instance("two")
         for text, numbers in (("a", (1, 2)), ("b", (1, 3, 4)), ("c", (2, 3, 1)), ("d", (4, 3))):
@@ -177,14 +163,6 @@ class TestSharedReasonings(EngineTestCase):
         one.find(1, 2, 3, 4)
         self.assertEqual(before, two.find(1, 2, 3, 4))
         self.assertEqual({1: ["a", "b", "c"], 2: ["a", "c"], 3: ["b", "c", "d"], 4: ["b", "d"]}, before)
-
-    def test_an_engine_that_lost_everything_gets_it_back_by_use(self) -> None:
-        one, two = self.instance("one"), self.instance("two")
-        one.record("kept", 1)
-        self.engine.run(b"FLUSHALL")
-        self.assertEqual({}, two.find(1))
-        one.find(1)
-        self.assertEqual({1: ["kept"]}, two.find(1))
 
     def test_what_was_found_once_is_found_without_the_engine(self) -> None:
         one, two = self.instance("one"), self.instance("two")
