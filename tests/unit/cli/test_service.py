@@ -1,11 +1,10 @@
 """The `service` command: its files and commands on each system, what it shows, asks, writes, runs and refuses."""
 
 import configparser
-import contextlib
-import io
 import os
 import plistlib
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -14,9 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli import main, service
+from deepseek_cursor_proxy.cli import service
 from deepseek_cursor_proxy.cli.service import Launch, Manager, find_launch, manager
 from deepseek_cursor_proxy.errors import StartupError
+from tests.support.commands import CommandTestCase
 
 ODD = ("--model=a b", "--config=C:\\x y\\", '--x="quoted"', "--y=50%", "--z=$HOME", "--w=<&>'", "--v=ü")
 LAUNCH = Launch("/opt/my python/bin/python3", ("-m", "deepseek_cursor_proxy", "serve", *ODD), "/home/me & you/100%")
@@ -29,17 +29,16 @@ def plain(unit: str) -> str:
     return unit.replace('"', "").replace("\\\\", "\\")
 
 
-class ServiceTest(unittest.TestCase):
+class ServiceTest(CommandTestCase):
+    command = ("service",)
+
     def setUp(self) -> None:
-        self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
         self.path = self.home / ".config" / "systemd" / "user" / "deepseek-cursor-proxy.service"
         self.calls: list[str] = []
         self.codes: dict[str, int] = {}
-        home = {"HOME": str(self.home), "USERPROFILE": str(self.home), "PATH": ""}
-        self.enterContext(mock.patch.dict(os.environ, home, clear=True))
         self.enterContext(mock.patch.object(subprocess, "run", self.call))
-        systemd = mock.patch.object(service, "manager", self.manager)
-        self.enterContext(systemd)
+        self.enterContext(mock.patch.object(service, "manager", self.manager))
         self.system = "linux"
 
     def manager(self, *arguments: Any, user_id: int) -> Manager:
@@ -51,132 +50,94 @@ class ServiceTest(unittest.TestCase):
         self.calls.append(" ".join(command))
         return SimpleNamespace(returncode=self.codes.get(command[2] if len(command) > 2 else "", 0))
 
-    def run_command(self, *words: str) -> tuple[int, str, str]:
-        out, errors = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-            code = main(["service", *words])
-        return code, out.getvalue(), errors.getvalue()
-
     def test_install_shows_writes_and_starts_the_service_with_the_settings_given(self) -> None:
-        with mock.patch.dict(os.environ, {"DEEPSEEK_CURSOR_PROXY_VERBOSE": "yes"}):
-            code, out, errors = self.run_command("install", "--yes", "--port", "9100", "--tunnel", "--trace-dir", "t")
-        self.assertEqual((0, ""), (code, errors))
-        text = self.path.read_text()
-        traces = Path("t").absolute()
+        os.environ |= {"DEEPSEEK_CURSOR_PROXY_VERBOSE": "yes", "DEEPSEEK_API_KEY": "sk-secret"}
+        out = self.output_of("install", "--yes", "--port", "9100", "--tunnel", "--trace-dir", "t")
+        text, traces = self.path.read_text(), Path("t").absolute()
         self.assertIn(f" serve --port=9100 --tunnel=on --verbose --trace-dir={traces}\n", plain(text))
         self.assertIn(text, out)
-        verbs = ["daemon-reload", "enable", "restart"]
-        self.assertEqual(verbs, [call.split()[2] for call in self.calls])
+        self.assertEqual(["daemon-reload", "enable", "restart"], [call.split()[2] for call in self.calls])
         self.assertIn("Installed and started. It runs while you are logged in", out)
+        self.assertIn("DEEPSEEK_API_KEY is set in this shell, which the service does not see: put it into ~/", out)
+        self.assertNotIn("sk-secret", out + text)
 
-    def test_a_second_install_writes_the_same(self) -> None:
+    def test_a_second_install_writes_the_same_and_uninstall_removes_it(self) -> None:
         self.run_command("install", "--yes")
         before = self.path.read_bytes()
-        code, out, _ = self.run_command("install", "--yes")
-        self.assertEqual((0, before), (code, self.path.read_bytes()))
-        self.assertTrue(out.startswith(f"Unchanged: {self.path}\n"), out)
-
-    def test_print_changes_nothing(self) -> None:
-        for self.system in ("linux", "darwin"):
-            code, out, _ = self.run_command("install", "--print")
-            self.assertEqual(0, code)
-            self.assertIn("deepseek_cursor_proxy", out)
-        self.assertEqual([], self.calls)
+        self.assertTrue(self.output_of("install", "--yes").startswith(f"Unchanged: {self.path}\n"))
+        self.assertEqual(before, self.path.read_bytes())
+        self.calls.clear()
+        self.assertIn("Settings and stored reasoning are kept.", self.output_of("uninstall", "--yes"))
         self.assertFalse(self.path.exists())
+        disable = "systemctl --user disable --now deepseek-cursor-proxy.service"
+        self.assertEqual([disable, "systemctl --user daemon-reload"], self.calls)
+        self.assertTrue(self.output_of("uninstall", "--yes").startswith("There is no service"))
 
-    def test_without_a_terminal_or_a_yes_nothing_is_changed(self) -> None:
-        self.enterContext(mock.patch("sys.stdin", io.StringIO()))
-        code, _, errors = self.run_command("install")
-        self.assertEqual((2, True), (code, "this is not a terminal: add --yes" in errors))
-        terminal = mock.patch("deepseek_cursor_proxy.cli.questions.can_ask", return_value=True)
-        for answer, is_written in (("n", False), ("", False), ("y", True)):
-            with terminal, mock.patch("builtins.input", return_value=answer):
-                code, out, _ = self.run_command("install")
-            self.assertIs(not is_written, code == 1 and out.endswith("Nothing was changed.\n"))
-            self.assertIs(is_written, self.path.exists())
+    def test_without_a_yes_nothing_is_changed(self) -> None:
+        for self.system in ("darwin", "linux"):
+            self.assertIn("deepseek_cursor_proxy", self.output_of("install", "--print"))
+        ran = self.run_command("install")
+        self.assertEqual((2, True), (ran.code, "this is not a terminal: add --yes" in ran.err))
+        for answer in ("n", ""):
+            ran = self.run_command("install", answers=(answer,))
+            self.assertEqual((1, True), (ran.code, ran.out.endswith("Nothing was changed.\n")))
+        self.assertEqual(([], []), (self.calls, self.files()))
+        self.output_of("install", answers=("y",))
+        self.assertTrue(self.path.exists())
 
     def test_keys_are_not_written_into_the_service(self) -> None:
         for flag in ("--access-keys", "--admin-key"):
-            code, out, errors = self.run_command("install", "--yes", flag, "sk-secret-secret-secret")
-            self.assertEqual(2, code)
-            self.assertIn("set it in the configuration file", errors)
-            self.assertNotIn("secret-secret", out + errors)
+            refusal = self.refusal("install", "--yes", flag, "sk-secret-secret-secret")
+            self.assertIn("set it in the configuration file", refusal)
+            self.assertNotIn("secret-secret", refusal)
         self.assertFalse(self.path.exists())
-
-    def test_a_variable_that_the_service_does_not_see_is_named_without_its_value(self) -> None:
-        with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": "sk-secret"}):
-            _, out, _ = self.run_command("install", "--yes")
-        self.assertIn("DEEPSEEK_API_KEY is set in this shell, which the service does not see: put it into ~/", out)
-        self.assertNotIn("sk-secret", out + self.path.read_text())
 
     def test_a_configuration_file_is_named_by_its_whole_path(self) -> None:
         (self.home / "my.toml").write_text("port = 9200\n")
         self.run_command("install", "--yes", "--config", str(self.home / "my.toml"))
         self.assertIn(f" serve --config {self.home / 'my.toml'}\n", plain(self.path.read_text()))
 
-    def test_a_command_that_fails_or_is_missing_is_one_line(self) -> None:
+    def test_what_fails_is_one_line(self) -> None:
         self.codes["enable"] = 1
-        code, _, errors = self.run_command("install", "--yes")
-        self.assertEqual(2, code)
-        self.assertRegex(errors, r"`systemctl --user enable .+` ended with 1; .+ is written\. Run .+\n\Z")
+        failed = r"`systemctl --user enable .+` ended with 1; .+ is written\. Run .+\n\Z"
+        self.assertRegex(self.run_command("install", "--yes").err, failed)
         with mock.patch.object(subprocess, "run", side_effect=FileNotFoundError):
-            code, _, errors = self.run_command("install", "--yes")
-        self.assertEqual((2, True), (code, "`systemctl` is not found" in errors))
-
-    def test_a_file_that_cannot_be_written_is_one_line(self) -> None:
+            code, _, err = self.run_command("install", "--yes")
+        self.assertEqual((2, True), (code, "`systemctl` is not found" in err))
+        shutil.rmtree(self.home / ".config")
         (self.home / ".config").write_text("a file in its place")
-        code, _, errors = self.run_command("install", "--yes")
-        self.assertEqual((2, True), (code, "cannot write" in errors))
-        self.assertEqual([], self.calls)
-
-    def test_uninstall_removes_what_install_wrote(self) -> None:
-        self.run_command("install", "--yes")
         self.calls.clear()
-        code, out, _ = self.run_command("uninstall", "--yes")
-        self.assertEqual((0, False), (code, self.path.exists()))
-        disable = "systemctl --user disable --now deepseek-cursor-proxy.service"
-        self.assertEqual([disable, "systemctl --user daemon-reload"], self.calls)
-        self.assertIn("Settings and stored reasoning are kept.", out)
-        code, out, _ = self.run_command("uninstall", "--yes")
-        self.assertEqual((0, True), (code, out.startswith("There is no service")))
+        code, _, err = self.run_command("install", "--yes")
+        self.assertEqual((2, True, []), (code, "cannot write" in err, self.calls))
 
     def test_status_and_logs_come_from_the_system(self) -> None:
-        self.assertEqual(1, self.run_command("status")[0])
+        self.assertEqual(1, self.run_command("status").code)
         self.run_command("install", "--yes")
-        self.assertEqual((0, 0), (self.run_command("status")[0], self.run_command("logs")[0]))
+        self.assertEqual((0, 0), (self.run_command("status").code, self.run_command("logs").code))
         self.assertEqual(["systemctl", "journalctl"], [call.split()[0] for call in self.calls[-2:]])
         self.codes["status"] = 3
-        self.assertEqual(1, self.run_command("status")[0])
+        self.assertEqual(1, self.run_command("status").code)
 
     def test_logs_in_a_file_are_its_last_lines(self) -> None:
         self.system = "darwin"
-        code, out, _ = self.run_command("logs")
-        self.assertEqual((0, True), (code, "There is no log yet" in out))
+        self.assertIn("There is no log yet", self.output_of("logs"))
         log = self.home / "Library" / "Logs" / "deepseek-cursor-proxy.log"
         log.parent.mkdir(parents=True)
         log.write_text("".join(f"line {number}\n" for number in range(1000)))
-        self.assertEqual("\n".join(f"line {number}" for number in range(800, 1000)) + "\n", self.run_command("logs")[1])
+        self.assertEqual("".join(f"line {number}\n" for number in range(800, 1000)), self.output_of("logs"))
 
 
 class ManagerTest(unittest.TestCase):
     def test_each_system_has_its_file_and_its_commands(self) -> None:
         for system, environment, path, first in (
-            (
-                "linux",
-                {},
-                ".config/systemd/user/deepseek-cursor-proxy.service",
-                ("systemctl", "--user", "daemon-reload"),
-            ),
-            ("linux", {"XDG_CONFIG_HOME": "/home/me/x"}, "x/systemd/user/deepseek-cursor-proxy.service", None),
-            ("darwin", {}, "Library/LaunchAgents/deepseek-cursor-proxy.plist", ("launchctl", "bootstrap", "gui/501")),
+            ("linux", {}, ".config/systemd/user/deepseek-cursor-proxy.service", "systemctl --user daemon-reload"),
+            ("linux", {"XDG_CONFIG_HOME": "/home/me/x"}, "x/systemd/user/deepseek-cursor-proxy.service", "systemctl"),
+            ("darwin", {}, "Library/LaunchAgents/deepseek-cursor-proxy.plist", "launchctl bootstrap gui/501"),
         ):
             with self.subTest(system):
                 found = manager(BARE, HOME, environment, system, 501)
                 self.assertEqual(HOME / path, found.path)
-                if first:
-                    self.assertEqual(first, found.install[0][:3])
-
-    def test_an_unknown_system_is_refused(self) -> None:
+                self.assertTrue(" ".join(found.install[0]).startswith(first), found.install)
         for system in ("plan9", "win32"):
             with self.assertRaisesRegex(StartupError, f"services are not supported on {system}"):
                 manager(BARE, HOME, {}, system)
@@ -189,7 +150,7 @@ class LaunchTest(unittest.TestCase):
     def launch(self, package: str) -> Launch:
         return find_launch(["--port=1"], "/py", self.place / package / "deepseek_cursor_proxy")
 
-    def test_an_environment_is_named_by_its_python_and_a_checkout_by_its_folder(self) -> None:
+    def test_an_environment_is_named_by_its_python_a_checkout_by_its_folder_an_archive_by_its_path(self) -> None:
         words = ("-m", "deepseek_cursor_proxy", "serve", "--port=1")
         for package, folder in (
             ("venv/lib/python3.13/site-packages", ""),
@@ -199,8 +160,6 @@ class LaunchTest(unittest.TestCase):
             ("checkout", str(self.place / "checkout")),
         ):
             self.assertEqual(Launch("/py", words, folder), self.launch(package))
-
-    def test_an_archive_is_run_as_it_is(self) -> None:
         archive = self.place / "proxy.pyz"
         archive.touch()
         self.assertEqual(Launch("/py", (str(archive), "serve", "--port=1")), self.launch("proxy.pyz"))

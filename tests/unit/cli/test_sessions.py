@@ -1,26 +1,22 @@
 import contextlib
-import io
 import json
 import os
 import sqlite3
-import tempfile
 import time
-import unittest
-from pathlib import Path
-from unittest import mock
 
-from deepseek_cursor_proxy.cli import main
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.sessions.store import SessionStore
 from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, new_session
+from tests.support.commands import CommandTestCase
 from tests.unit.tokens.test_bpe import WIRE
 
 
-class TestSessionsCommand(unittest.TestCase):
+class TestSessionsCommand(CommandTestCase):
+    command = ("sessions",)
+
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.enterContext(mock.patch.dict(os.environ, {"HOME": str(self.folder)}))
-        self.path = self.folder / "sessions.sqlite3"
+        super().setUp()
+        self.path = self.home / ".deepseek-cursor-proxy" / "sessions.sqlite3"
 
     def record(self, name: str, *answers: str, is_complete: bool = True, finished: float = 1000.0) -> str:
         store = SessionStore(self.path)
@@ -36,25 +32,15 @@ class TestSessionsCommand(unittest.TestCase):
                 history = (*history, answer)
         return session
 
-    def run_command(self, *words: str) -> tuple[int, str, str]:
-        out, error = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-            code = main(["sessions", *words, "--reasoning-content-path", str(self.folder / "store.sqlite3")])
-            out.flush()
-        return code, out.buffer.getvalue().decode(), error.getvalue()  # type: ignore[attr-defined]
-
     def export(self, *words: str) -> list[dict[str, object]]:
-        code, out, error = self.run_command("export", *words)
-        self.assertEqual(0, code, error)
+        _, out, _ = self.run_command("export", *words)
         return [json.loads(line) for line in out.splitlines()]
 
     def test_sessions_of_all_keys_are_listed_and_shown_with_their_thinking(self) -> None:
         first, second = self.record("first", "a", "b"), self.record("second", "c")
-        code, out, _ = self.run_command("list")
-        self.assertEqual(0, code)
+        out = self.output_of("list")
         self.assertLess(out.index(second), out.index(first))
-        code, out, _ = self.run_command("show", first[:8])
-        self.assertEqual(0, code)
+        out = self.output_of("show", first[:8])
         for text in ("thought of a", "before b", "node 1: 4 messages"):
             self.assertIn(text, out)
 
@@ -62,17 +48,19 @@ class TestSessionsCommand(unittest.TestCase):
         session = self.record("first", "a")
         with contextlib.closing(sqlite3.connect(self.path)) as other:
             other.execute("BEGIN IMMEDIATE")
-            code, out, _ = self.run_command("show", session)
-        self.assertEqual((0, True), (code, "thought of a" in out))
+            self.assertIn("thought of a", self.output_of("show", session))
 
     def test_an_export_has_the_chosen_nodes(self) -> None:
         first = self.record("first", "a", "b", finished=1000.0)
         self.record("second", "c", is_complete=False, finished=10**9)
-        self.assertEqual(2, len(self.export()))
-        self.assertEqual(1, len(self.export(first)))
-        self.assertEqual(1, len(self.export("--min-turns", "2")))
-        self.assertEqual(1, len(self.export("--only-complete")))
-        self.assertEqual(1, len(self.export("--since", "2000-01-01")))
+        for words, count in (
+            ("", 2),
+            (first, 1),
+            ("--min-turns 2", 1),
+            ("--only-complete", 1),
+            ("--since 2000-01-01", 1),
+        ):
+            self.assertEqual(count, len(self.export(*words.split())), words)
         self.assertEqual({"messages", "tools", "metadata"}, set(self.export(first)[0]))
 
     def test_an_export_with_a_tokenizer_has_masks(self) -> None:
@@ -83,7 +71,7 @@ class TestSessionsCommand(unittest.TestCase):
 
     def test_an_export_goes_to_a_private_file(self) -> None:
         self.record("first", "a")
-        target = self.folder / "out.jsonl"
+        target = self.home / "out.jsonl"
         code, out, error = self.run_command("export", "-o", str(target))
         self.assertEqual((0, ""), (code, out))
         self.assertIn("trajectories written: 1", error)
@@ -97,11 +85,8 @@ class TestSessionsCommand(unittest.TestCase):
             (("show", "zzz"), "no session begins with zzz"),
             (("export", "--since", "yesterday"), "is no date"),
             (("export", "--since", "0001-01-01"), "is no date"),
-            (("export", "-o", str(self.folder / "none" / "x")), "cannot write"),
+            (("export", "-o", str(self.home / "none" / "x")), "cannot write"),
             (("export", "--format", "nodes", "--tokenizer", str(self.path)), "tokenizer"),
         ):
             with self.subTest(words):
-                code, _, error = self.run_command(*words)
-                self.assertEqual(2, code)
-                self.assertIn(text, error)
-                self.assertEqual(1, len(error.splitlines()))
+                self.assertIn(text, self.refusal(*words))

@@ -1,136 +1,97 @@
 """The `setup` command: what it shows, asks, refuses and prints; its exit codes."""
 
-import contextlib
-import io
 import json
 import os
 import re
 import socket
 import sys
-import tempfile
 import tomllib
-import unittest
-from dataclasses import dataclass
-from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.admin.running import RunningProxy
-from deepseek_cursor_proxy.cli import dashboard, questions
+from deepseek_cursor_proxy.cli import dashboard
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
 from deepseek_cursor_proxy.config.access_keys import AccessKey
+from tests.support.commands import CommandTestCase
 
 KEY = "sk-abcdefghijklmnopqrstuvwxyz"
 
 
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
+class SetupCase(CommandTestCase):
+    command = ("setup",)
 
-
-class SetupCase(unittest.TestCase):
     def setUp(self) -> None:
-        self.home = Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
-        place = {"HOME": str(self.home), "USERPROFILE": str(self.home), "PATH": "", "COLUMNS": "100"}
-        place["APPDATA"] = str(self.home / "AppData" / "Roaming")
-        self.enterContext(mock.patch.dict(os.environ, place, clear=True))
+        super().setUp()
         self.running = self.enterContext(mock.patch.object(dashboard, "find_running", return_value=None))
         self.codex = self.home / ".codex" / "config.toml"
         self.claude = self.home / ".claude" / "settings.json"
-
-    def run_setup(self, *arguments: str, answers: tuple[str, ...] | None = None) -> Result:
-        """With answers there is a terminal to ask on."""
-        out, err = io.StringIO(), io.StringIO()
-        terminal = mock.patch.object(questions, "can_ask", return_value=answers is not None)
-        asked = mock.patch("builtins.input", side_effect=answers or EOFError)
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), terminal, asked as self.questions:
-            code = cli.main(["setup", *arguments])
-        return Result(code, out.getvalue(), err.getvalue())
-
-    def configure(self, text: str) -> None:
-        path = self.home / ".deepseek-cursor-proxy" / "config.toml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-    def files(self) -> list[Path]:
-        return [path for path in self.home.rglob("*") if path.is_file()]
 
 
 class SetupTest(SetupCase):
     def test_it_shows_the_difference_and_asks(self) -> None:
         self.codex.parent.mkdir()
         self.codex.write_text('model = "gpt-6"\n', encoding="utf-8")
-        ran = self.run_setup("codex", answers=("y",))
+        ran = self.run_command("codex", answers=("y",))
         self.assertEqual((0, ""), (ran.code, ran.err))
         self.assertIn('-model = "gpt-6"\n', ran.out)
         self.assertIn('+model = "deepseek-flash"\n', ran.out)
         self.assertIn("export DEEPSEEK_API_KEY=" if sys.platform != "win32" else "setx DEEPSEEK_API_KEY", ran.out)
         self.assertIn('model = "deepseek-flash"', self.codex.read_text("utf-8"))
-        again = self.run_setup("codex", answers=())
+        again = self.run_command("codex", answers=())
         self.assertEqual((0, True), (again.code, "nothing was changed" in again.out))
-        self.assertEqual(0, self.run_setup("codex", "--undo", answers=("yes",)).code)
+        self.assertEqual(0, self.run_command("codex", "--undo", answers=("yes",)).code)
         self.assertEqual('model = "gpt-6"\n', self.codex.read_text("utf-8"))
 
     def test_without_a_yes_nothing_is_written(self) -> None:
         for answers in (("n",), ("",), ()):
             with self.subTest(answers):
-                ran = self.run_setup("codex", answers=answers)
+                ran = self.run_command("codex", answers=answers)
                 self.assertEqual((1, []), (ran.code, self.files()))
                 self.assertIn("Nothing was changed.", ran.out)
 
     def test_without_a_terminal_it_wants_yes(self) -> None:
         for arguments in (("codex",), ("codex", "--undo")):
             with self.subTest(arguments):
-                ran = self.run_setup(*arguments)
+                ran = self.run_command(*arguments)
                 self.assertEqual((2, []), (ran.code, self.files()))
                 self.assertIn("--yes", ran.err)
-        self.assertEqual(0, self.run_setup("codex", "--yes").code)
-        self.assertEqual(0, self.run_setup("codex", "--undo", "--yes").code)
+        self.assertEqual(0, self.run_command("codex", "--yes").code)
+        self.assertEqual(0, self.run_command("codex", "--undo", "--yes").code)
         self.assertFalse(self.codex.exists())
 
     def test_a_file_of_setup_alone_is_one_line_unless_it_is_asked_for(self) -> None:
         summary = (
             f"{self.codex.parent / 'deepseek-proxy-models.json'}: the catalogue of DeepSeek's models, new, 87 lines"
         )
-        brief, whole = self.run_setup("codex", answers=("n",)), self.run_setup("codex", "--show", answers=("n",))
+        brief, whole = self.run_command("codex", answers=("n",)), self.run_command("codex", "--show", answers=("n",))
         self.assertIn(summary, brief.out)
         self.assertNotIn("base_instructions", brief.out)
         self.assertIn("base_instructions", whole.out)
-        self.run_setup("codex", "--yes")
-        self.assertIn("models, deleted, 87 lines", self.run_setup("codex", "--undo", "--yes").out)
-
-    def test_claude_code_keeps_its_own_choice_of_the_effort(self) -> None:
-        """The variable would override /effort and --effort; without it the effort is high."""
-        self.claude.parent.mkdir()
-        self.run_setup("claude-code", "--yes")
-        self.assertNotIn("EFFORT", self.claude.read_text("utf-8"))
-        self.run_setup("claude-code", "--undo", "--yes")
-        self.claude.write_text('{"env": {"CLAUDE_CODE_EFFORT_LEVEL": "low"}}', encoding="utf-8")
-        self.assertIn("overrides `/effort`", self.run_setup("claude-code", "--yes").out)
-        self.assertEqual("low", json.loads(self.claude.read_text("utf-8"))["env"]["CLAUDE_CODE_EFFORT_LEVEL"])
+        self.run_command("codex", "--yes")
+        self.assertIn("models, deleted, 87 lines", self.run_command("codex", "--undo", "--yes").out)
 
     def test_another_model_can_be_chosen_later_and_undo_needs_no_choice(self) -> None:
         for client, path in (("codex", self.codex), ("claude-code", self.claude)):
-            told = self.run_setup(client, "--yes").out
+            told = self.run_command(client, "--yes").out
             self.assertIn("--model deepseek-v4-pro chooses V4 Pro, for three to seven times the money", told)
             for model in ("deepseek-v4-pro", "deepseek-flash", "deepseek-v4-pro"):
-                self.assertEqual(0, self.run_setup(client, "--yes", "--model", model).code)
+                self.assertEqual(0, self.run_command(client, "--yes", "--model", model).code)
                 asked = re.findall(r'(?m)^model = "(.+)"|"ANTHROPIC_MODEL": "(.+)"', path.read_text("utf-8"))
                 self.assertEqual([model], ["".join(each) for each in asked])
-            self.assertEqual(0, self.run_setup(client, "--undo", "--yes").code)
+            self.assertEqual(0, self.run_command(client, "--undo", "--yes").code)
             self.assertFalse(path.exists())
 
     def test_a_missing_variable_is_named_with_the_file_that_keeps_it(self) -> None:
         for shell, file in (("/bin/zsh", "~/.zshrc"), ("/usr/bin/bash", "~/.bashrc"), ("", "the file that your shell")):
             with mock.patch.dict(os.environ, {"SHELL": shell}), mock.patch.object(sys, "platform", "linux"):
-                told = self.run_setup("codex", "--yes").out
+                told = self.run_command("codex", "--yes").out
             self.assertIn(f"export DEEPSEEK_API_KEY=sk-…\n  For tomorrow as well, put that line into {file}", told)
+        os.environ["DEEPSEEK_API_KEY"] = KEY
+        self.assertNotIn("Set the key", self.run_command("codex", "--yes").out)
 
     def test_subagents_go_to_flash_by_a_rule_of_the_proxy_that_undo_takes_out(self) -> None:
         self.configure("# mine\nport = 9000\n\n[models]\n")
-        ran = self.run_setup("claude-code", "--flash-subagents", "--yes")
+        ran = self.run_command("claude-code", "--flash-subagents", "--yes")
         self.assertIn('+subagent_model = "deepseek-flash"\n', ran.out)
         self.assertIn("Restart the proxy", ran.out)
         path = self.home / ".deepseek-cursor-proxy" / "config.toml"
@@ -138,107 +99,71 @@ class SetupTest(SetupCase):
         self.assertEqual({"subagent_model": "deepseek-flash", "port": 9000, "models": {}}, found)
         for variable in ("CLAUDE_CODE_SUBAGENT_MODEL", "CLAUDE_CODE_AUTO_MODE_MODEL"):
             self.assertNotIn(variable, self.claude.read_text("utf-8"))
-        self.assertEqual(0, self.run_setup("claude-code", "--undo", "--yes").code)
+        self.assertEqual(0, self.run_command("claude-code", "--undo", "--yes").code)
         self.assertEqual("# mine\nport = 9000\n\n[models]\n", path.read_text("utf-8"))
-        self.assertEqual(2, self.run_setup("codex", "--flash-subagents", "--yes").code)
-
-    def test_without_the_option_the_environment_names_the_model_of_subagents_and_checks(self) -> None:
-        self.run_setup("claude-code", "--yes")
-        found = json.loads(self.claude.read_text("utf-8"))["env"]
-        for variable in ("CLAUDE_CODE_SUBAGENT_MODEL", "CLAUDE_CODE_AUTO_MODE_MODEL"):
-            self.assertEqual("deepseek-flash", found[variable])
-
-    def test_claude_code_checks_the_actions_of_its_auto_mode_by_itself(self) -> None:
-        self.run_setup("claude-code", "--yes")
-        self.assertEqual("0", json.loads(self.claude.read_text("utf-8"))["env"]["CLAUDE_CODE_AUTO_MODE_SERVER"])
+        self.assertEqual(2, self.run_command("codex", "--flash-subagents", "--yes").code)
 
     def test_hints_are_commands_that_run_as_printed(self) -> None:
         started = mock.patch.object(sys, "argv", ["/my/deepseek_cursor_proxy/__main__.py"])
         with started, mock.patch.object(sys, "path", ["/my", *sys.path]):
-            texts = [self.run_setup("codex", "--yes").out, self.run_setup().out, self.run_setup("cursor").out]
+            texts = [self.run_command("codex", "--yes").out, self.run_command().out, self.run_command("cursor").out]
         for text in texts:
             self.assertRegex(text, r"`\S*python\S* -m deepseek_cursor_proxy (setup (codex|cursor)|--tunnel)")
             self.assertNotRegex(text, r"(?m)^[^+].*`(setup|serve)")
 
-    def test_an_empty_list_of_continue_is_filled_and_comes_back(self) -> None:
-        path = self.home / ".continue" / "config.yaml"
-        path.parent.mkdir()
-        for theirs in ("name: Mine\nmodels: []  # none yet\nrules:\n  - short\n", "models: [ ]"):
-            path.write_text(theirs, encoding="utf-8")
-            self.assertEqual(0, self.run_setup("continue", "--yes").code)
-            self.assertRegex(path.read_text("utf-8"), r"(?m)^models:\n  - name: DeepSeek Flash\n")
-            self.assertEqual(0, self.run_setup("continue", "--undo", "--yes").code)
-            self.assertEqual(theirs, path.read_text("utf-8"))
-
     def test_print_prints_and_writes_nothing(self) -> None:
-        ran = self.run_setup("claude-code", "--print", "--url", "https://proxy.example/v1/")
+        ran = self.run_command("claude-code", "--print", "--url", "https://proxy.example/v1/")
         self.assertEqual((0, "", []), (ran.code, ran.err, self.files()))
         self.assertIn(str(self.claude), ran.out)
         self.assertIn('"ANTHROPIC_BASE_URL": "https://proxy.example"', ran.out)
         self.assertNotIn("Warning", ran.out)
-
-    def test_print_warns_of_a_key_that_the_client_would_send_as_well(self) -> None:
         os.environ["ANTHROPIC_API_KEY"] = "sk-ant-1234567"
-        self.assertIn("Warning: ANTHROPIC_API_KEY", self.run_setup("claude-code", "--print").out)
+        self.assertIn("Warning: ANTHROPIC_API_KEY", self.run_command("claude-code", "--print").out)
 
     def test_a_file_that_cannot_be_read_is_refused_with_what_to_add_by_hand(self) -> None:
         self.claude.parent.mkdir()
         self.claude.write_text("{// mine\n}", encoding="utf-8")
-        ran = self.run_setup("claude-code", "--yes")
+        ran = self.run_command("claude-code", "--yes")
         self.assertEqual(2, ran.code)
         self.assertIn(f"nothing was changed. {self.claude}: it has comments", ran.err)
         self.assertIn('"ANTHROPIC_MODEL"', ran.out)
         self.assertEqual([self.claude], self.files())
 
     def test_an_undo_of_changed_lines_is_refused(self) -> None:
-        self.run_setup("codex", "--yes")
+        self.run_command("codex", "--yes")
         self.codex.write_text(self.codex.read_text("utf-8").replace(":9000", ":9001"), encoding="utf-8")
-        ran = self.run_setup("codex", "--undo", "--yes")
+        ran = self.run_command("codex", "--undo", "--yes")
         self.assertEqual((2, ""), (ran.code, ran.out))
         self.assertIn("no longer as setup wrote them", ran.err)
 
-    def test_an_undo_of_nothing_says_so(self) -> None:
-        ran = self.run_setup("codex", "--undo", "--yes")
-        self.assertEqual((0, True), (ran.code, "nothing from setup" in ran.out))
-
     def test_a_folder_that_cannot_be_written_changes_nothing(self) -> None:
         with mock.patch("os.replace", side_effect=OSError(28, "No space left on device", "x")):
-            ran = self.run_setup("codex", "--yes")
+            ran = self.run_command("codex", "--yes")
         self.assertEqual(2, ran.code)
         self.assertIn("nothing was changed: x: No space left on device", ran.err)
         self.assertFalse(self.codex.exists())
 
     def test_the_address_is_that_of_the_running_proxy_else_of_the_settings(self) -> None:
         self.configure("port = 9100\n")
-        self.assertIn('"http://127.0.0.1:9100/v1"', self.run_setup("codex", "--print").out)
+        self.assertIn('"http://127.0.0.1:9100/v1"', self.run_command("codex", "--print").out)
         self.configure('host = "0.0.0.0"\nport = 9200\n')
-        self.assertIn('"http://127.0.0.1:9200/v1"', self.run_setup("codex", "--print").out)
+        self.assertIn('"http://127.0.0.1:9200/v1"', self.run_command("codex", "--print").out)
         self.running.return_value = RunningProxy("1", "http://127.0.0.1:9300/v1", None, "")
-        self.assertIn('"http://127.0.0.1:9300/v1"', self.run_setup("codex", "--print").out)
-        self.assertIn('"https://x/v1"', self.run_setup("codex", "--print", "--url", "https://x").out)
+        self.assertIn('"http://127.0.0.1:9300/v1"', self.run_command("codex", "--print").out)
+        self.assertIn('"https://x/v1"', self.run_command("codex", "--print", "--url", "https://x").out)
 
     def test_a_proxy_that_does_not_run_is_named_with_the_command_that_starts_it(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            self.assertNotIn("No proxy runs", self.run_setup("codex", "--yes", "--url", url).out)
-        text = self.run_setup("aider", "--yes", "--url", url).out
+            self.assertNotIn("No proxy runs", self.run_command("codex", "--yes", "--url", url).out)
+        text = self.run_command("aider", "--yes", "--url", url).out
         self.assertIn(f"No proxy runs at {url} yet. Start it: deepseek-cursor-proxy\n", text)
 
-    def test_an_address_that_is_none_is_refused(self) -> None:
-        for url in ("x", "ftp://x", "http://", "http://x:0", "http://x:99999", "http://x?y"):
-            with self.subTest(url):
-                self.assertEqual(2, self.run_setup("codex", "--print", "--url", url).code)
-
-    def test_an_unknown_client_is_refused_by_name(self) -> None:
-        ran = self.run_setup("emacs")
-        self.assertEqual(2, ran.code)
-        self.assertIn("claude-code", ran.err)
-
     def test_alone_it_lists_the_clients(self) -> None:
-        self.run_setup("codex", "--yes")
+        self.run_command("codex", "--yes")
         self.claude.parent.mkdir()
         self.claude.write_bytes(b"\xff")
-        ran = self.run_setup()
+        ran = self.run_command()
         self.assertEqual((0, ""), (ran.code, ran.err))
         rows = {line.split()[0]: line.split()[1:] for line in ran.out.splitlines()[1:-1]}
         self.assertEqual(["settings", "only", "yes"], rows["codex"])
@@ -246,34 +171,73 @@ class SetupTest(SetupCase):
         self.assertEqual(["-", "no"], rows["aider"])
         self.assertIn("cursor", rows)
 
-    def test_cursor_gets_the_public_address_and_the_way_to_the_long_context(self) -> None:
-        self.running.return_value = RunningProxy("1", "http://127.0.0.1:9000/v1", "https://x.ngrok-free.app", "")
-        ran = self.run_setup("cursor")
-        self.assertEqual((0, []), (ran.code, self.files()))
-        self.assertIn("https://x.ngrok-free.app/v1", ran.out)
-        self.assertIn('"gpt-5.6-sol" = "deepseek-flash"', ran.out)
-        self.assertIn('"gpt-5.6-sol" = "deepseek-v4-pro"', self.run_setup("cursor", "--model", "deepseek-v4-pro").out)
-        self.configure('model = "vendor/model"\n')
-        self.assertIn('"gpt-5.6-sol" = "vendor/model"', self.run_setup("cursor").out)
-
-    def test_cursor_gets_the_host_of_a_tunnel_that_the_settings_name(self) -> None:
-        self.assertIn("with a tunnel", self.run_setup("cursor").out)
-        self.configure('public_hosts = ["mine.example"]\n')
-        self.assertIn("https://mine.example/v1", self.run_setup("cursor").out)
-
     def test_continue_keeps_its_older_file(self) -> None:
         old = self.home / ".continue" / "config.json"
         old.parent.mkdir()
         old.write_text("{}", encoding="utf-8")
-        ran = self.run_setup("continue", "--yes")
+        ran = self.run_command("continue", "--yes")
         self.assertEqual((2, [old]), (ran.code, self.files()))
         self.assertIn("config.json", ran.err)
 
+    def test_claude_code_gets_flash_for_subagents_and_checks_and_keeps_its_own_choice_of_the_effort(self) -> None:
+        """A variable for the effort would override /effort and --effort; without it the effort is high."""
+        self.run_command("claude-code", "--yes")
+        found = json.loads(self.claude.read_text("utf-8"))["env"]
+        expected = {"SUBAGENT_MODEL": "deepseek-flash", "AUTO_MODE_MODEL": "deepseek-flash", "AUTO_MODE_SERVER": "0"}
+        self.assertEqual(
+            {**expected, "EFFORT_LEVEL": None},
+            {name: found.get(f"CLAUDE_CODE_{name}") for name in (*expected, "EFFORT_LEVEL")},
+        )
+        self.run_command("claude-code", "--undo", "--yes")
+        self.claude.write_text('{"env": {"CLAUDE_CODE_EFFORT_LEVEL": "low"}}', encoding="utf-8")
+        self.assertIn("overrides `/effort`", self.run_command("claude-code", "--yes").out)
+        self.assertEqual("low", json.loads(self.claude.read_text("utf-8"))["env"]["CLAUDE_CODE_EFFORT_LEVEL"])
+
+    def test_cursor_gets_the_public_address_and_the_way_to_the_long_context(self) -> None:
+        proxy = RunningProxy("1", "http://127.0.0.1:9000/v1", "https://x.ngrok-free.app", "")
+        flash = '"gpt-5.6-sol" = "deepseek-flash"'
+        for settings, running, arguments, expected, absent in (
+            ("", None, "", ("with a tunnel", flash), "https://mine"),
+            ('public_hosts = ["mine.example"]', None, "", ("https://mine.example/v1",), "with a tunnel"),
+            ("", proxy, "", ("https://x.ngrok-free.app/v1", "config.toml", flash), "with a tunnel"),
+            ("", proxy, "--model deepseek-v4-pro", ('"gpt-5.6-sol" = "deepseek-v4-pro"',), flash),
+            ('model = "vendor/model"', proxy, "", ('"gpt-5.6-sol" = "vendor/model"',), flash),
+            ('[models]\n"gpt-6" = "deepseek-flash"', proxy, "", ("gpt-6",), "gpt-5.6-sol"),
+        ):
+            with self.subTest(settings, arguments=arguments):
+                path = self.configure(settings)
+                self.running.return_value = running
+                out = self.output_of("cursor", *arguments.split())
+                self.assertEqual([], [words for words in expected if words not in out], out)
+                self.assertNotIn(absent, out)
+                self.assertEqual([path], self.files())
+
+    def test_what_cannot_be_done_changes_nothing(self) -> None:
+        for line, words in (
+            ("emacs", "claude-code"),
+            *((f"codex --print --url {url}", url) for url in ("x", "ftp://x", "http://", "http://x:0", "http://x?y")),
+            ("cline --yes", "DEEPSEEK_API_KEY"),
+        ):
+            with self.subTest(line):
+                ran = self.run_command(*line.split())
+                self.assertEqual((2, []), (ran.code, self.files()))
+                self.assertIn(words, ran.err)
+        ran = self.run_command("codex", "--undo", "--yes")
+        self.assertEqual((0, True), (ran.code, "nothing from setup" in ran.out))
+
 
 class KeysTest(SetupCase):
+    def test_a_key_can_be_typed_and_a_slip_is_not_taken_for_one(self) -> None:
+        for typed, code, words in (("y", 2, "too short for a key"), (KEY, 0, "")):
+            with mock.patch("getpass.getpass", return_value=typed):
+                ran = self.run_command("cline", answers=("y",))
+            self.assertEqual((code, code == 0), (ran.code, bool(self.files())))
+            self.assertIn(words, ran.err)
+            self.assertNotIn(KEY, ran.out + ran.err)
+
     def test_a_key_in_a_file_is_not_shown(self) -> None:
         with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": KEY}):
-            ran = self.run_setup("cline", "--yes")
+            ran = self.run_command("cline", "--yes")
         self.assertEqual(0, ran.code)
         self.assertNotIn(KEY, ran.out + ran.err)
         [path] = (self.home / ".cline").rglob("providers.json")
@@ -287,64 +251,43 @@ class KeysTest(SetupCase):
         env = {"ANTHROPIC_AUTH_TOKEN": "my-company-token", "ANTHROPIC_API_KEY": "k3y-of-mine", "MAX_TOKENS": "77"}
         theirs = {"env": {**env, "ANTHROPIC_CUSTOM_HEADERS": "x-api-key: hidden-too"}}
         self.claude.write_text(json.dumps(theirs, indent=2), encoding="utf-8")
-        text = self.run_setup("claude-code", answers=("n",)).out
+        text = self.run_command("claude-code", answers=("n",)).out
         for secret in ("my-company-token", "k3y-of-mine", "hidden-too"):
             self.assertNotIn(secret, text)
         self.assertIn('"MAX_TOKENS": "77"', text)
-        self.assertIn('env_key = "DEEPSEEK_API_KEY"', self.run_setup("codex", answers=("n",)).out)
-        self.assertIn("secrets.DEEPSEEK_API_KEY", self.run_setup("continue", answers=("n",)).out)
+        self.assertIn('env_key = "DEEPSEEK_API_KEY"', self.run_command("codex", answers=("n",)).out)
+        self.assertIn("secrets.DEEPSEEK_API_KEY", self.run_command("continue", answers=("n",)).out)
 
     def test_what_is_shown_of_new_files_is_what_is_written(self) -> None:
         """The prices of aider's models looked like keys: `input_cost_per_token`."""
         for name in CLIENTS.keys() - {"cline"}:
             with self.subTest(name):
-                shown = self.run_setup(name, "--yes", "--show").out.splitlines()
+                shown = self.run_command(name, "--yes", "--show").out.splitlines()
                 ours = self.home / ".deepseek-cursor-proxy"
                 written = [path.read_text("utf-8") for path in self.files() if ours not in path.parents]
                 for line in "".join(written).splitlines():
                     self.assertIn(f"+{line}", shown)
-                self.run_setup(name, "--undo", "--yes")
+                self.run_command(name, "--undo", "--yes")
 
     def test_a_variable_that_is_not_set_is_named_unless_the_file_of_the_client_sets_it(self) -> None:
-        told = self.run_setup("claude-code", "--yes").out
+        told = self.run_command("claude-code", "--yes").out
         self.assertIn("takes your DeepSeek key from ANTHROPIC_AUTH_TOKEN", told)
         self.assertIn("Not logged in · Please run /login", told)
-        self.run_setup("claude-code", "--undo", "--yes")
+        self.run_command("claude-code", "--undo", "--yes")
         self.claude.write_text('{"env": {"ANTHROPIC_AUTH_TOKEN": "sk-1"}}', encoding="utf-8")
-        text = self.run_setup("claude-code", "--yes").out
+        text = self.run_command("claude-code", "--yes").out
         self.assertNotIn("is not set here", text)
         self.assertNotIn("Not logged in", text)
         self.assertIn("is what Claude Code sends to the proxy: it must be your DeepSeek key.", text)
 
-    def test_a_slip_is_not_taken_for_a_key(self) -> None:
-        with mock.patch("getpass.getpass", return_value="y"):
-            ran = self.run_setup("cline", answers=("y",))
-        self.assertEqual((2, []), (ran.code, self.files()))
-        self.assertIn("too short for a key", ran.err)
-
-    def test_a_client_that_has_to_have_the_key_is_refused_without_one(self) -> None:
-        ran = self.run_setup("cline", "--yes")
-        self.assertEqual((2, []), (ran.code, self.files()))
-        self.assertIn("DEEPSEEK_API_KEY", ran.err)
-
-    def test_a_key_can_be_typed(self) -> None:
-        with mock.patch("getpass.getpass", return_value=KEY):
-            ran = self.run_setup("cline", answers=("y",))
-        self.assertEqual(0, ran.code)
-        self.assertNotIn(KEY, ran.out)
-
-    def test_a_variable_that_is_set_needs_no_word(self) -> None:
-        with mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": KEY}):
-            self.assertNotIn("Set the key", self.run_setup("codex", "--yes").out)
-
     def test_with_access_keys_a_new_one_is_offered(self) -> None:
         self.configure(f'access_keys = ["{AccessKey.of(KEY).line}"]\n')
-        ran = self.run_setup("codex", answers=("y", "y"))
+        ran = self.run_command("codex", answers=("y", "y"))
         self.assertIn('env_key = "DEEPSEEK_PROXY_API_KEY"', ran.out)
         self.assertRegex(ran.out, r"sk-\S+   the key[^\n]*\nsha256:[0-9a-f]{64} ")
-        self.run_setup("codex", "--undo", "--yes")
-        self.assertIn("access-key --new", self.run_setup("codex", "--yes").out)
-        self.run_setup("codex", "--undo", "--yes")
+        self.run_command("codex", "--undo", "--yes")
+        self.assertIn("access-key --new", self.run_command("codex", "--yes").out)
+        self.run_command("codex", "--undo", "--yes")
         with mock.patch.dict(os.environ, {"DEEPSEEK_PROXY_API_KEY": KEY}):
-            self.run_setup("codex", answers=("y",))
+            self.run_command("codex", answers=("y",))
         self.assertEqual(1, self.questions.call_count)

@@ -142,6 +142,8 @@ class TestLimitTables(DatabaseTestCase):
             timer.join()
 
     def test_requests_wait_for_a_locked_file_at_the_same_time(self) -> None:
+        # To reserve, to settle and to store its turn a request waits for two seconds at most.
+        self.assertLess(2 * limits._LOCK_SECONDS + database._BUSY_SECONDS, 2)
         self.lock("BEGIN IMMEDIATE")
         self.enterContext(mock.patch.object(limits, "_LOCK_SECONDS", 0.1))
         faults: list[Exception] = []

@@ -130,12 +130,9 @@ class UpstreamTest(unittest.TestCase):
 
 class PageTest(unittest.TestCase):
     def test_a_remedy_stands_below_its_finding(self) -> None:
-        found = list(page.lines(failed("port", "taken", "stop it")))
-        self.assertEqual(["✗ port       taken", "             → stop it"], found)
-
-    def test_ascii_has_other_signs(self) -> None:
-        text = "\n".join(page.lines(failed("port", "taken", "stop it"), is_ascii=True))
-        self.assertEqual("x port       taken\n             -> stop it", text)
+        for is_ascii, sign, arrow in ((False, "✗", "→"), (True, "x", "->")):
+            found = list(page.lines(failed("port", "taken", "stop it"), is_ascii=is_ascii))
+            self.assertEqual([f"{sign} port       taken", f"             {arrow} stop it"], found)
 
     def test_an_encoding_decides_about_the_signs(self) -> None:
         for encoding, expected in {"utf-8": True, "cp1252": False, "ascii": False, "cp437": False}.items():

@@ -23,12 +23,10 @@ def subject(**settings: object) -> Subject:
 
 
 class PrivacyTest(unittest.TestCase):
-    def clean(self, text: str, home: str = "/home/trillian", user: str = "report") -> str:
-        with (
-            mock.patch("socket.gethostname", return_value="laptop.example.net"),
-            mock.patch("os.path.expanduser", return_value=home),
-        ):
-            return Privacy({"USER": user}).clean(text)
+    def setUp(self) -> None:
+        self.home = self.enterContext(mock.patch("os.path.expanduser", return_value="/home/trillian"))
+        with mock.patch("socket.gethostname", return_value="laptop.example.net"):
+            self.privacy = Privacy({"USER": "report"})
 
     def test_what_is_private_is_replaced(self) -> None:
         rows = {
@@ -61,7 +59,7 @@ class PrivacyTest(unittest.TestCase):
         }
         for text, expected in rows.items():
             with self.subTest(text):
-                self.assertEqual(expected, self.clean(text))
+                self.assertEqual(expected, self.privacy.clean(text))
 
     def test_what_helps_is_kept(self) -> None:
         for text in (
@@ -74,14 +72,14 @@ class PrivacyTest(unittest.TestCase):
             "3 requests, 2 tool calls; at 12:30:59",
         ):
             with self.subTest(text):
-                self.assertEqual(text, self.clean(text))
+                self.assertEqual(text, self.privacy.clean(text))
 
-    def test_a_home_that_is_the_root_does_not_eat_every_path(self) -> None:
-        self.assertEqual("/home/a/store", self.clean("/home/a/store", home="/"))
-
-    def test_windows_compares_paths_without_case(self) -> None:
+    def test_a_home_is_shortened_unless_it_is_the_root_and_on_windows_whatever_its_case(self) -> None:
+        self.home.return_value = "/"
+        self.assertEqual("/home/a/store", self.privacy.clean("/home/a/store"))
+        self.home.return_value = "C:\\Users\\Zoe"
         with mock.patch("os.name", "nt"):
-            self.assertEqual("~\\config.toml", self.clean("c:\\users\\zoe\\config.toml", home="C:\\Users\\Zoe"))
+            self.assertEqual("~\\config.toml", self.privacy.clean("c:\\users\\zoe\\config.toml"))
 
     def test_every_known_key_is_hidden_from_everybody(self) -> None:
         hide = hide_keys(subject(upstreams=UPSTREAMS), ("typed-key", None))

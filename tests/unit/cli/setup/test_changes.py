@@ -4,6 +4,8 @@ import os
 import stat
 import sys
 import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from unittest import mock
@@ -61,52 +63,22 @@ class FilesTest(FilesCase):
         real.unlink()
         self.assert_refused("broken link")
 
-    def test_a_read_only_file_is_refused(self) -> None:
+    def test_a_file_that_is_not_the_users_own_plain_one_is_refused(self) -> None:
         self.path.chmod(0o444)
-        self.addCleanup(self.path.chmod, 0o644)
         self.assert_refused("read-only")
-
-    @unittest.skipIf(sys.platform == "win32", "Windows has no owners like these")
-    def test_a_file_of_another_user_is_refused(self) -> None:
-        with mock.patch("os.geteuid", return_value=os.geteuid() + 7):
-            self.assert_refused("another user")
-
-    def test_what_is_no_file_is_refused(self) -> None:
+        self.path.chmod(0o644)
+        if sys.platform != "win32":
+            with mock.patch("os.geteuid", return_value=os.geteuid() + 7):
+                self.assert_refused("another user")
+        with mock.patch.object(documents, "_MOST_BYTES", 3):
+            self.assert_refused("too large")
         self.path.unlink()
         self.path.mkdir()
         self.assert_refused("not a regular file")
 
-    def test_a_file_too_large_for_a_configuration_is_refused(self) -> None:
-        with mock.patch.object(documents, "_MOST_BYTES", 3):
-            self.assert_refused("too large")
-
-    def test_a_file_that_changes_between_question_and_answer_stays(self) -> None:
-        plan = changes.plan("codex", self.targets(CODEX), self.history)
-        self.path.write_bytes(b'model = "new"\n')
-        with self.assertRaisesRegex(OSError, "changed just now"):
-            changes.make("codex", plan, self.history)
-        self.assertEqual(b'model = "new"\n', self.path.read_bytes())
-
-    def test_one_file_that_cannot_be_written_leaves_all_as_they_were(self) -> None:
-        before = self.snapshot()
+    @contextmanager
+    def no_space_for(self, path: Path) -> Iterator[None]:
         replace = os.replace
-        broken = self.targets(CODEX)[1].path
-
-        def fail(source: Path, target: Path) -> None:
-            if target == broken:
-                raise OSError(28, "No space left on device", str(target))
-            replace(source, target)
-
-        with mock.patch("os.replace", side_effect=fail), self.assertRaisesRegex(OSError, "No space"):
-            self.set_up(CODEX)
-        self.assertEqual(before, self.snapshot())
-        self.set_up(CODEX)
-        self.undo(CODEX)
-        self.assertEqual(before, self.snapshot())
-
-    def test_a_move_that_fails_can_still_be_undone(self) -> None:
-        self.set_up(CLAUDE)
-        replace, path = os.replace, self.targets(CLAUDE)[0].path
 
         def fail(source: Path, target: Path) -> None:
             if target == path:
@@ -114,9 +86,25 @@ class FilesTest(FilesCase):
             replace(source, target)
 
         with mock.patch("os.replace", side_effect=fail), self.assertRaisesRegex(OSError, "No space"):
-            self.set_up(CLAUDE, endpoint=OTHER_ENDPOINT)
-        self.undo(CLAUDE)
-        self.assertFalse(path.exists())
+            yield
+
+    def test_a_file_that_cannot_be_written_leaves_all_as_they_were(self) -> None:
+        before = self.snapshot()
+        with self.no_space_for(self.targets(CODEX)[1].path):
+            self.set_up(CODEX)
+        self.assertEqual(before, self.snapshot())
+        self.set_up(CODEX)
+        with self.no_space_for(self.path):
+            self.set_up(CODEX, endpoint=OTHER_ENDPOINT)
+        self.undo(CODEX)
+        self.assertEqual(before, self.snapshot())
+
+    def test_a_file_that_changes_between_question_and_answer_stays(self) -> None:
+        plan = changes.plan("codex", self.targets(CODEX), self.history)
+        self.path.write_bytes(b'model = "new"\n')
+        with self.assertRaisesRegex(OSError, "changed just now"):
+            changes.make("codex", plan, self.history)
+        self.assertEqual(b'model = "new"\n', self.path.read_bytes())
 
 
 class HistoryTest(FilesCase):

@@ -5,7 +5,6 @@ import re
 import tomllib
 from dataclasses import replace
 
-from deepseek_cursor_proxy.cli import setup_command
 from deepseek_cursor_proxy.cli.setup.clients import (
     ACCESS_KEY_VARIABLE,
     CLIENTS,
@@ -208,20 +207,3 @@ class StatusTest(FilesCase):
         found = status(codex, self.machine(), ENDPOINT)
         self.assertEqual((False, True, None), found[:3])
         self.assertIn("UTF-8", found.fault)
-
-
-class CursorTest(FilesCase):
-    def test_the_steps_name_what_to_enter(self) -> None:
-        text = "\n".join(setup_command.steps("https://x.example/v1", "your key", "deepseek-v4-pro", is_public=True))
-        for value in ("https://x.example/v1", "your key", "deepseek-v4-pro"):
-            self.assertIn(value, text)
-        self.assertNotIn("tunnel", text)
-        self.assertIn("tunnel", "\n".join(setup_command.steps("http://127.0.0.1:9000/v1", "", "m", is_public=False)))
-
-    def test_the_long_context_needs_an_alias_or_has_one(self) -> None:
-        new = "\n".join(setup_command.long_context("m", {"gpt-4o*": "m"}, "/x/config.toml"))
-        self.assertEqual({"models": {"gpt-5.6-sol": "m"}}, tomllib.loads(new[new.index("[models]") :]))
-        self.assertIn("/x/config.toml", new)
-        known = "\n".join(setup_command.long_context("m", {"gpt-6": "m"}, "/x/config.toml"))
-        self.assertIn("gpt-6", known)
-        self.assertNotIn("gpt-5.6-sol", known)

@@ -138,12 +138,3 @@ class KillTest(FilesCase):
             self.assertEqual(THEIRS[client.name][0].replace(b'"theirs": 1', b'"theirs": 2'), path.read_bytes())
             path.write_bytes(THEIRS[client.name][0])
             step += 1
-
-    def test_values_removed_by_hand_do_not_keep_setup_and_undo_from_working(self) -> None:
-        client = CLIENTS["claude-code"]
-        path = self.targets(client)[0].path
-        self.write(path, THEIRS[client.name][0])
-        self.set_up(client)
-        path.write_bytes(b'{"theirs": 1}\n')
-        self.undo(client)
-        self.assertEqual(b'{"theirs": 1}\n', path.read_bytes())

@@ -21,31 +21,25 @@ class ChoiceTest(unittest.TestCase):
         ):
             return programs.choose(wanted, 9000, "", {"NGROK_AUTHTOKEN": token}).name
 
-    def test_a_named_program_is_taken_even_if_it_is_missing(self) -> None:
-        for name in ("ngrok", "cloudflared"):
-            self.assertEqual(name, self.chosen(name))
-
-    def test_ngrok_with_a_token_is_taken_before_cloudflared(self) -> None:
-        for installed, token, name in (
-            ("ngrok cloudflared", "t", "ngrok"),
-            ("ngrok cloudflared", "", "cloudflared"),
-            ("cloudflared", "t", "cloudflared"),
+    def test_a_program_that_is_named_is_taken_else_ngrok_with_a_token_before_cloudflared(self) -> None:
+        for wanted, installed, token, name in (
+            ("ngrok", "", "", "ngrok"),
+            ("cloudflared", "", "", "cloudflared"),
+            ("on", "ngrok cloudflared", "t", "ngrok"),
+            ("on", "ngrok cloudflared", "", "cloudflared"),
+            ("on", "cloudflared", "t", "cloudflared"),
         ):
-            with self.subTest(installed, token=token):
-                self.assertEqual(name, self.chosen("on", installed, token))
+            with self.subTest(wanted, installed=installed, token=token):
+                self.assertEqual(name, self.chosen(wanted, installed, token))
+        for name in ("ngrok", "cloudflared"):
+            program = programs.choose(name, 9000, "https://x.example", {})
+            self.assertEqual("https://x.example", program.url)
+            self.assertEqual(name == "ngrok", "--url=https://x.example" in program.arguments())
 
     def test_without_any_the_simplest_one_is_recommended(self) -> None:
         for installed in ("", "ngrok"):
             with self.assertRaisesRegex(StartupError, "no tunnel program is installed; cloudflared .* no account"):
                 self.chosen("on", installed)
-
-    def test_a_reserved_url_reaches_the_program(self) -> None:
-        for name in ("ngrok", "cloudflared"):
-            self.assertEqual("https://x.example", programs.choose(name, 9000, "https://x.example", {}).url)
-
-    def test_ngrok_asks_for_the_reserved_url(self) -> None:
-        arguments = programs.choose("ngrok", 9000, "https://x.ngrok.app", {}).arguments()
-        self.assertEqual("--url=https://x.ngrok.app", arguments[2])
 
 
 class TokenTest(unittest.TestCase):
