@@ -1,11 +1,10 @@
 """The one declaration of the settings, and every place they are read from."""
 
 import os
-import tempfile
 import tomllib
 import unittest
 from contextlib import ExitStack
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,7 +23,7 @@ from deepseek_cursor_proxy.config.loaded_config import (
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH, HOME
 from deepseek_cursor_proxy.config.values import PassthroughRoute, expand_home
 from deepseek_cursor_proxy.errors import StartupError
-from tests.support.settings_table import settings_table
+from tests.support.configs import ConfigTestCase
 
 BY_KEY = {each.key: each for each in SETTINGS}
 BY_FIELD = {each.field: each for each in DECLARATIONS}
@@ -47,34 +46,13 @@ FLAGS = """
 """
 
 
-class ConfigTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.enterContext(mock.patch.dict(os.environ, {"HOME": str(self.home), "USERPROFILE": str(self.home)}))
-        self.file = self.home / "config.toml"
-
-    def load(self, text: str | bytes = "", environment: dict[str, str] | None = None, **flags: Any) -> LoadedConfig:
-        self.file.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return LoadedConfig.load(self.file, environment or {}, flags)
-
-    def refusal(self, text: str | bytes = "", environment: dict[str, str] | None = None, **flags: Any) -> str:
-        with self.assertRaises(StartupError) as caught:
-            self.load(text, environment, **flags)
-        message = str(caught.exception)
-        self.assertTrue(message.startswith("config: ") and message.isprintable(), message)
-        self.assertLess(len(message), 500)
-        return message
-
-
-class DeclarationTest(ConfigTest):
+class DeclarationTest(ConfigTestCase):
     def test_every_setting_of_the_contract_has_its_default(self) -> None:
         config = ProxyConfig()
         for name, value in CONTRACT.items():
             with self.subTest(name):
                 self.assertEqual(getattr(config, name), value)
                 self.assertIs(type(getattr(config, name)), type(value))
-
-    def test_every_flag_of_the_contract_is_declared(self) -> None:
         self.assertLessEqual(set(FLAGS.split()), {each.flag for each in SETTINGS})
 
     def test_a_constant_is_no_setting(self) -> None:
@@ -119,12 +97,6 @@ class ValueTest(unittest.TestCase):
             config = ProxyConfig(upstream_base_url="http://127.0.0.1:1", ngrok=True, port=0, **paths)
         self.assertEqual(config.reasoning_content_path, Path("~/x/y.sqlite3"))
 
-    def test_a_configuration_is_immutable(self) -> None:
-        config = ProxyConfig()
-        for each in fields(ProxyConfig):
-            with self.subTest(each.name), self.assertRaises(FrozenInstanceError):
-                setattr(config, each.name, getattr(config, each.name))
-
     def test_a_path_given_as_text_becomes_a_path(self) -> None:
         texts: dict[str, Any] = {"reasoning_content_path": ":memory:", "trace_dir": "traces"}
         config = ProxyConfig(**texts)
@@ -132,7 +104,7 @@ class ValueTest(unittest.TestCase):
         self.assertEqual(str(config.reasoning_content_path), ":memory:")
 
 
-class SwitchTest(ConfigTest):
+class SwitchTest(ConfigTestCase):
     def test_a_switch_accepts_true_and_false_from_every_source(self) -> None:
         variable = "DEEPSEEK_CURSOR_PROXY_DISPLAY_REASONING"
         for word, expected in (("true", "on"), ("false", "off")):
@@ -152,11 +124,8 @@ class SwitchTest(ConfigTest):
         self.assertIn('"maybe" is not one of auto, on, off', self.refusal('display_reasoning = "maybe"'))
         self.assertIn("is not one of auto, on, off", self.refusal("display_reasoning = 2"))
 
-    def test_a_copy_of_a_configuration_keeps_its_switch(self) -> None:
-        self.assertEqual(ProxyConfig(display_reasoning="on"), replace(ProxyConfig(), display_reasoning=True))
 
-
-class PrecedenceTest(ConfigTest):
+class PrecedenceTest(ConfigTestCase):
     def test_without_a_file_or_a_variable_with_our_prefix_all_settings_have_their_defaults(self) -> None:
         loaded = self.load()
         self.assertEqual(loaded.config, ProxyConfig())
@@ -252,7 +221,7 @@ https://bücher.example https://me:secret@x https://x:99999 https://x:0 https://
 """
 
 
-class RefusalTest(ConfigTest):
+class RefusalTest(ConfigTestCase):
     def test_a_bad_value_is_one_line_with_key_value_allowed_values_and_origin(self) -> None:
         for key, allowed, *values in REFUSED:
             for written in values:
@@ -277,12 +246,6 @@ class RefusalTest(ConfigTest):
                 self.assertEqual(url, allowed.config.upstream_base_url)
         for url in ("http://localhost:1", "http://127.0.0.1:1/v1", "http://127.9.9.9", "http://[::1]:1"):
             self.assertEqual(url, self.load(f'base_url = "{url}"').config.upstream_base_url)
-
-    def test_a_proxy_of_the_environment_that_cannot_be_used_is_refused(self) -> None:
-        message = self.refusal("", {"HTTPS_PROXY": "socks5://me:secret@proxy:1080"})
-        self.assertIn("HTTPS_PROXY names a proxy of the kind socks5://", message)
-        self.assertNotIn("secret", message)
-        self.load("", {"HTTPS_PROXY": "http://proxy:3128", "ALL_PROXY": "socks5://proxy:1080"})
 
     def test_a_bad_value_names_the_variable_or_flag_it_comes_from(self) -> None:
         variable, flag = {"DEEPSEEK_CURSOR_PROXY_PORT": "abc"}, {"request_timeout": "abc"}
@@ -330,7 +293,7 @@ class RefusalTest(ConfigTest):
             LoadedConfig.load(self.home, {}, {})
 
 
-class CollectTest(ConfigTest):
+class CollectTest(ConfigTestCase):
     def test_every_bad_value_is_collected_and_the_good_ones_are_used(self) -> None:
         self.file.write_text('port = "x"\nmodel = "m"\nunknown = 1\n')
         environment = {f"{ENVIRONMENT_PREFIX}REASONING_CACHE_MAX_ROWS": "0", f"{ENVIRONMENT_PREFIX}HOST": "::1"}
@@ -350,7 +313,7 @@ def _key_in(fault: str) -> str:
     return fault.removeprefix("config: ").removeprefix('unknown key "').split()[0].rstrip('"')
 
 
-class ListTest(ConfigTest):
+class ListTest(ConfigTestCase):
     def test_a_list_can_come_from_every_source(self) -> None:
         variable = BY_KEY["access_keys"].environment
         for loaded in (
@@ -465,7 +428,7 @@ REFUSED_TABLES = (
 OPENAI = PassthroughRoute("https://api.openai.com/v1", "OPENAI_API_KEY")
 
 
-class TablesTest(ConfigTest):
+class TablesTest(ConfigTestCase):
     def test_tables_come_from_the_file(self) -> None:
         loaded = self.load(
             '[models]\n"gpt-5.6-sol" = "deepseek-v4-pro"\n"*" = "deepseek-flash"\n'
@@ -496,12 +459,7 @@ class TablesTest(ConfigTest):
         self.assertIsInstance(hash(ProxyConfig()), int)
 
     def test_a_bad_table_is_refused_in_one_line(self) -> None:
-        for text, expected in REFUSED_TABLES:
-            with self.subTest(text):
-                message = self.refusal(text)
-                self.assertIn(f"config: {expected.replace('{file}', str(self.file))}", message)
-                self.assertIn(f"({self.file})", message)
-                self.assertNotIn("secret", message)
+        self.assert_refused(REFUSED_TABLES)
 
     def test_a_passthrough_route_may_use_plain_http_on_this_machine_only(self) -> None:
         for host in ("127.0.0.1:8080", "localhost", "127.1.2.3", "[::1]:1"):
@@ -515,16 +473,14 @@ class TablesTest(ConfigTest):
         self.assertIn("write [models] into the configuration file (environment DEEPSEEK", message)
 
     def test_a_printed_table_parses_back_to_itself(self) -> None:
-        tables: dict[str, Any] = {"models": {"gpt-5.6-sol": 'a "b"', "x*": "y"}, "passthrough": {"gpt-*": OPENAI}}
+        tables: dict[str, Any] = {"models": {"gpt-5.6-sol": 'C:\\a "b"', "x*": "y"}, "passthrough": {"gpt-*": OPENAI}}
         text = "\n".join(f"{name} = {to_toml(table)}" for name, table in tables.items())
         self.assertEqual(self.load(text).config, ProxyConfig(**tables))
 
 
-class TextsTest(ConfigTest):
-    def test_the_template_file_changes_no_setting(self) -> None:
+class TextsTest(ConfigTestCase):
+    def test_the_template_changes_no_setting_and_uncommented_equals_the_defaults(self) -> None:
         self.assertEqual(self.load(template()).config, ProxyConfig())
-
-    def test_the_template_uncommented_equals_the_defaults(self) -> None:
         settings = template().partition("# [")[0]
         lines = [line.removeprefix("# ") for line in settings.splitlines() if " = " in line]
         self.assertEqual(list(tomllib.loads("\n".join(lines))), [each.key for each in SETTINGS])
@@ -550,24 +506,6 @@ class TextsTest(ConfigTest):
                 above = lines[lines.index(f"# {each.key} = {to_toml(each.default)}") - 1]
                 self.assertTrue(above.startswith(f"# {each.help}"), above)
                 self.assertTrue(all(choice in above for choice in each.choices))
-
-    def test_the_settings_table_has_a_row_for_every_setting(self) -> None:
-        rows = [row for row in settings_table().splitlines()[2:] if not row.startswith("| **")]
-        self.assertEqual(len(rows), len(DECLARATIONS))
-        for each in TABLES:
-            self.assertIn(f"| `[{each.key}]` | `{{}}` | {each.help} |", rows)
-        for each, row in zip(SETTINGS, rows, strict=False):
-            with self.subTest(each.key):
-                self.assertEqual(row.count("|"), 4)
-                flag = f"--[no-]{each.flag[2:]}" if each.switch or each.kind is bool else each.flag
-                self.assertTrue(row.startswith(f"| `{flag}` · `{each.key}` | `{to_toml(each.default)}` | "), row)
-                self.assertIn(each.help.split("<")[0], row)
-                self.assertNotIn("<", row)
-                self.assertTrue(all(f"`{choice}`" in row for choice in each.choices))
-
-    def test_a_printed_value_parses_back_to_itself(self) -> None:
-        odd = 'C:\\x "y"'
-        self.assertEqual(tomllib.loads(f"value = {to_toml(odd)}"), {"value": odd})
 
     def test_the_default_configuration_file_is_in_the_home_directory(self) -> None:
         self.assertEqual(expand_home(CONFIG_PATH), self.home / ".deepseek-cursor-proxy" / "config.toml")
