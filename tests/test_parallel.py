@@ -1,8 +1,9 @@
-"""The results of helper processes count as if the first had run its tests; the bytecode of all processes."""
+"""Tests that several processes run count as if one had run them, with every option; the bytecode of all processes."""
 
 import atexit
-import json
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -10,45 +11,99 @@ from pathlib import Path
 from unittest import mock
 
 from tests.support import parallel
+from tests.support.systems import ROOT
+
+PACKAGE = """
+from pathlib import Path
+from tests.support import parallel
+
+parallel._TESTS, parallel._FEW, parallel._HELPERS = Path(__file__).parent, 0, 1
 
 
-class TestReport(unittest.TestCase):
-    def report(self, *modules: dict[str, list[object]]) -> unittest.TestResult:
-        result = unittest.TestResult()
-        with tempfile.TemporaryDirectory() as folder:
-            outcomes = Path(folder) / "outcomes"
-            outcomes.write_text("".join(json.dumps(module) + "\n" for module in modules), encoding="utf-8")
-            parallel._report(outcomes, result)
-        return result
+def load_tests(loader, tests, pattern):
+    return parallel.shared(loader, pattern or "test*.py")
+"""
+# Twelve modules like this one; `IS_OURS` is true in the process that is to fail.
+MODULE = """
+import sys, tempfile, unittest
+from pathlib import Path
+from tests.support.polling import wait_until
 
-    def test_failures_errors_and_skips_of_a_helper_are_reported(self) -> None:
-        first: dict[str, list[object]] = {"tests": ["a", "b", "c"], "failures": [["b", "the traceback of b"]]}
-        second: dict[str, list[object]] = {
-            "tests": ["d"],
-            "failures": [],
-            "errors": [["setUpClass", "x"]],
-            "skipped": [],
-        }
-        result = self.report({**first, "errors": [], "skipped": [["c", "not here"]]}, second)
-        self.assertEqual((4, 1, 1, 1), (result.testsRun, *map(len, (result.failures, result.errors, result.skipped))))
-        [(test, text)] = result.failures
-        self.assertEqual("b", str(test))
-        self.assertIn("the traceback of b", text)
+IS_OURS = (sys.argv[0] == "-c") == {is_helper}
+
+
+class Sample(unittest.TestCase):
+    def test_that_one_process_fails(self):
+        print("printed by a test that " + ("fails" if IS_OURS else "passes"))
+        if not IS_OURS:
+            wait_until(lambda: list(Path(tempfile.gettempdir()).glob("*/stop")))
+        for number in range(2):
+            with self.subTest(number=number):
+                self.assertFalse(IS_OURS)
+
+    @unittest.skip("not here")
+    def test_another(self): ...
+"""
+MODULES = 12
+
+
+class TestOptions(unittest.TestCase):
+    def run_suite(self, *options: str, is_helper: bool) -> str:
+        """What `python -m unittest` prints of a suite in which the first process, or its helper, fails."""
+        root = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name in ("temporary", "sample"):
+            (root / name).mkdir()
+        (root / "sample" / "__init__.py").write_text(PACKAGE)
+        for number in range(MODULES):
+            (root / "sample" / f"test_{number}.py").write_text(MODULE.format(is_helper=is_helper))
+        ours = {"PYTHONPATH": str(ROOT), "PROXY_TESTS": "all", **dict.fromkeys(("TMPDIR", "TEMP"), f"{root}/temporary")}
+        command = [sys.executable, "-m", "unittest", *options]
+        done = subprocess.run(command, cwd=root, env={**os.environ, **ours}, capture_output=True, encoding="utf-8")
+        self.assertEqual(1, done.returncode, done.stderr)
+        return done.stdout + done.stderr
+
+    def count(self, text: str) -> int:
+        found = re.search(r"^Ran (\d+) tests? in ", text, re.MULTILINE)
+        assert found is not None, text
+        return int(found[1])
+
+    def test_a_failure_in_either_process_ends_both_with_failfast_and_shows_what_it_printed(self) -> None:
+        for is_helper in (False, True):
+            with self.subTest(is_helper=is_helper):
+                text = self.run_suite("-f", "-b", "-k", "one_process", is_helper=is_helper)
+                # At most the first test of each.
+                self.assertLessEqual(self.count(text), 2, text)
+                self.assertIn("FAILED (failures=1)", text)
+                self.assertIn("printed by a test that fails", text)
+                self.assertNotIn("printed by a test that passes", text)
+                self.assertRegex(text, r"FAIL: test_that_one_process_fails \(sample\.test_\d+\..*\(number=0\)")
+                self.assertEqual(is_helper, "in a helper process" in text)
+
+    def test_without_options_every_failure_and_skip_of_a_helper_is_reported(self) -> None:
+        with mock.patch.dict(globals(), MODULE=MODULE.replace('glob("*/stop")', 'glob("*/sample.test_1")')):
+            text = self.run_suite("-v", is_helper=True)
+        self.assertEqual(2 * MODULES, self.count(text), text)
+        failures = text.count("\nFAIL: ")
+        self.assertEqual(0, failures % 2)
+        self.assertGreater(failures, 0)
+        self.assertIn(f"FAILED (failures={failures}, skipped={MODULES})", text)
+        self.assertEqual(MODULES - failures // 2, len(re.findall(r"process_fails.* ok$", text, re.MULTILINE)))
+
+
+class TestModules(unittest.TestCase):
+    def test_each_module_is_claimed_once_until_all_stop(self) -> None:
+        names = [*"abcde"]
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        one, two = (parallel._claimed(names, folder) for _ in range(2))
+        self.assertEqual([*"abc"], [next(one), next(two), next(one)])
+        (folder / "stop").touch()
+        self.assertEqual([], [*one, *two])
 
     def test_a_helper_that_ended_early_reports_nothing(self) -> None:
         result = unittest.TestResult()
         parallel._report(Path("there is no such file"), result)
         self.assertEqual(0, result.testsRun)
 
-    def test_each_module_is_claimed_once(self) -> None:
-        modules = [unittest.TestSuite() for _ in range(5)]
-        with tempfile.TemporaryDirectory() as folder:
-            one, two = (parallel._claimed(modules, Path(folder)) for _ in range(2))
-            claimed = [next(one), next(two), next(one), *two, *one]
-        self.assertEqual([id(module) for module in modules], [id(module) for module in claimed])
-
-
-class TestFolders(unittest.TestCase):
     def test_a_folder_that_the_command_line_names_has_all_its_tests(self) -> None:
         for name in ("tests.unit.net", "tests.unit.storage"):
             tests = [

@@ -1,9 +1,10 @@
 """The whole suite in a few processes: most tests wait, and Python's unittest runs them one after the other.
 
 `python -m unittest` loads every test as ever; only running them is shared. All processes walk the same list of modules;
-the one that creates a module's file in a common folder runs that module. The helpers write what they found into that
-folder, and the first process reports it as its own, so output and count are unittest's. Tests that the command line
-names run in one process.
+the one that creates a module's file in a common folder runs that module. The helpers write what happens to each test
+into that folder, and the first process reports it as its own, so output, count and options are unittest's. After a
+failure with `-f`, and after Ctrl-C, each ends with its current test or module. Few tests run in one process, and so do
+those that the command line names.
 """
 
 import atexit
@@ -17,8 +18,9 @@ import sys
 import tempfile
 import unittest
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 _TESTS = Path(__file__).parents[1]
 # Fewer than so many are over before a helper has started.
@@ -26,8 +28,10 @@ _FEW = 300
 # Beside the first process. Measured on two cores: with one 73 s, with two 57 s, with three 49 s.
 _HELPERS = 3
 _HELPER = f"from {__name__} import run_helper; run_helper()"
-# Set in a helper, which loads the list and shares nothing further.
-_is_helper = False
+# Options of unittest that a result has.
+_OPTIONS = ("failfast", "buffer", "tb_locals")
+# Files of the common folder: what the helpers need to know, and that all are to stop.
+_PLAN, _STOP = "plan.json", "stop"
 
 
 def shared(loader: unittest.TestLoader, pattern: str) -> unittest.TestSuite:
@@ -38,9 +42,10 @@ def shared(loader: unittest.TestLoader, pattern: str) -> unittest.TestSuite:
     # PyPy's has no such function.
     if hasattr(gc, "freeze"):
         gc.freeze()
-    if _is_helper or found.countTestCases() < _FEW:
-        return found
-    return _SharedSuite(_modules(found), pattern, loader.testNamePatterns or [])
+    modules = _modules(found)
+    if found.countTestCases() < _FEW:
+        return unittest.TestSuite(modules.values())
+    return _SharedSuite(modules, loader.testNamePatterns)
 
 
 def _allow_bytecode() -> None:
@@ -54,12 +59,12 @@ def _allow_bytecode() -> None:
     sys.dont_write_bytecode = False
 
 
-def _modules(suite: unittest.TestSuite) -> list[unittest.TestSuite]:
-    """The suites of single modules, in the order of discovery."""
+def _modules(suite: unittest.TestSuite) -> dict[str, unittest.TestSuite]:
+    """The tests of each module, each once although another module imports its class."""
     modules: dict[str, unittest.TestSuite] = {}
-    for test in _flat(suite):
+    for test in {test.id(): test for test in _flat(suite)}.values():
         modules.setdefault(type(test).__module__, unittest.TestSuite()).addTest(test)
-    return list(modules.values())
+    return modules
 
 
 def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
@@ -70,39 +75,47 @@ def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
             yield test
 
 
-def _claimed(modules: list[unittest.TestSuite], folder: Path) -> Iterator[unittest.TestSuite]:
-    """The modules that no other process has begun."""
-    for number, module in enumerate(modules):
-        try:
-            (folder / str(number)).touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        yield module
+def _claimed(names: Iterable[str], folder: Path) -> Iterator[str]:
+    """The modules that no other process has begun, until all are to stop."""
+    for name in names:
+        if (folder / _STOP).exists():
+            return
+        with contextlib.suppress(FileExistsError):
+            (folder / name).touch(exist_ok=False)
+            yield name
 
 
 class _SharedSuite(unittest.TestSuite):
-    def __init__(self, modules: list[unittest.TestSuite], pattern: str, names: list[str]) -> None:
-        super().__init__(modules)
-        self._arguments = [pattern, *names]
+    def __init__(self, modules: dict[str, unittest.TestSuite], patterns: list[str] | None) -> None:
+        super().__init__(modules.values())
+        self._modules = modules
+        self._patterns = patterns
 
     def run(self, result: unittest.TestResult, debug: bool = False) -> unittest.TestResult:
-        modules = [module for module in self if isinstance(module, unittest.TestSuite)]
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
             folder = Path(name)
+            options = {option: getattr(result, option) for option in _OPTIONS}
+            # What could not be loaded has no module; it is reported here.
+            names = [module for module in self._modules if not module.startswith("unittest.")]
+            plan = {"modules": names, "patterns": self._patterns, "options": options}
+            (folder / _PLAN).write_text(json.dumps(plan), encoding="utf-8")
             command = [sys.executable, *(f"-W{option}" for option in sys.warnoptions), "-c", _HELPER]
             outcomes = [folder / f"{number}.jsonl" for number in range(_HELPERS)]
             helpers = [
-                stack.enter_context(subprocess.Popen([*command, str(path), *self._arguments], cwd=_TESTS.parent))
-                for path in outcomes
+                stack.enter_context(subprocess.Popen([*command, str(path)], cwd=_TESTS.parent)) for path in outcomes
             ]
-            for module in _claimed(modules, folder):
-                module.run(result, debug)
-            for helper, path in zip(helpers, outcomes, strict=True):
+            # Ctrl-C ends this function, and the helpers with it, which the stack waits for.
+            stack.callback((folder / _STOP).touch)
+            for module in _claimed(self._modules, folder):
+                self._modules[module].run(result, debug)
                 if result.shouldStop:
-                    helper.terminate()
+                    (folder / _STOP).touch()
+            # What a helper's tests printed is in its texts.
+            result.buffer = False
+            for helper, path in zip(helpers, outcomes, strict=True):
                 helper.wait()
                 _report(path, result)
-                if helper.returncode and not result.shouldStop:
+                if helper.returncode:
                     raise RuntimeError(f"a helper process of the tests ended with exit code {helper.returncode}")
         return result
 
@@ -122,11 +135,10 @@ def _report(outcomes: Path, result: unittest.TestResult) -> None:
     """Add the outcomes of a helper to the result."""
     for line in outcomes.read_text(encoding="utf-8").splitlines() if outcomes.exists() else ():
         module = json.loads(line)
-        problems = {name for kind in ("failures", "errors", "skipped") for name, _ in module[kind]}
-        for name in module["tests"]:
+        for name in module["started"]:
             test = _Reported(name)
             result.startTest(test)
-            if name not in problems:
+            if name not in module["problems"]:
                 result.addSuccess(test)
             result.stopTest(test)
         for name, reason in module["skipped"]:
@@ -137,22 +149,47 @@ def _report(outcomes: Path, result: unittest.TestResult) -> None:
                 add(_Reported(name), (type(error), error, None))
 
 
+class _HelperResult(unittest.TestResult):
+    def __init__(self, stop: Path, options: dict[str, bool]) -> None:
+        super().__init__()
+        vars(self).update(options)
+        self._stop = stop
+        self._started: list[str] = []
+
+    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802
+        super().startTest(test)
+        self._started.append(str(test))
+        if self._stop.exists():
+            self.stop()
+
+    def stop(self) -> None:
+        super().stop()
+        self._stop.touch()
+
+    def outcomes(self) -> dict[str, Any]:
+        """What `_report` needs to know."""
+        kinds: dict[str, list[tuple[unittest.TestCase, str]]] = {
+            "failures": self.failures,
+            "errors": self.errors,
+            "skipped": self.skipped,
+        }
+        # A subtest is a problem of its test.
+        problems = {str(getattr(test, "test_case", test)) for found in kinds.values() for test, _ in found}
+        found = {kind: [(str(test), text) for test, text in found] for kind, found in kinds.items()}
+        return {"started": self._started, "problems": sorted(problems), **found}
+
+
 def run_helper() -> None:
-    """Run what the others do not; `sys.argv` has the file for outcomes, the pattern and the names asked for."""
-    global _is_helper
-    _is_helper = True
-    _, name, pattern, *names = sys.argv
-    outcomes = Path(name)
-    loader = unittest.TestLoader()
-    loader.testNamePatterns = names or None
-    modules = _modules(shared(loader, pattern))
+    """Run what the others do not; `sys.argv` has the file for outcomes."""
+    path = Path(sys.argv[1])
+    plan = json.loads((path.parent / _PLAN).read_text(encoding="utf-8"))
     if not sys.warnoptions:
         warnings.simplefilter("default")
-    with outcomes.open("w", encoding="utf-8") as file:
-        for module in _claimed(modules, outcomes.parent):
-            found: dict[str, list[object]] = {"tests": [str(test) for test in _flat(module)]}
-            result = unittest.TestResult()
-            module.run(result)
-            for kind in ("failures", "errors", "skipped"):
-                found[kind] = [(str(test), text) for test, text in getattr(result, kind)]
-            print(json.dumps(found), file=file, flush=True)
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = plan["patterns"]
+    # Ctrl-C reaches every process of a terminal; the first one says so.
+    with path.open("w", encoding="utf-8") as outcomes, contextlib.suppress(KeyboardInterrupt):
+        for name in _claimed(plan["modules"], path.parent):
+            result = _HelperResult(path.parent / _STOP, plan["options"])
+            _modules(loader.loadTestsFromName(name))[name].run(result)
+            print(json.dumps(result.outcomes()), file=outcomes, flush=True)
