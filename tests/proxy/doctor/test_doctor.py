@@ -495,6 +495,8 @@ class ReportTest(DoctorCase):
 
         self.enterContext(mock.patch.multiple(socket, getaddrinfo=fail, create_server=fail))
         self.enterContext(mock.patch("socket.gethostname", return_value=plant))
+        # It is to point here, which is a remedy with the host.
+        self.enterContext(mock.patch("shutil.which", {"codex": "/bin/codex"}.get))
         # The same for all reports, and slow to find.
         self.enterContext(mock.patch.object(privacy, "_public_words", return_value=privacy._public_words()))
         home = self.folder / plant
