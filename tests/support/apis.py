@@ -90,6 +90,18 @@ class Api(ABC):
     def read(self, reply: RawReply) -> Said: ...
 
     @abstractmethod
+    def whole(self, reply: RawReply) -> Json:
+        """The object of a plain answer, or the one that a stream adds up to."""
+
+    @abstractmethod
+    def failure(self, events: Sequence[Json]) -> Json:
+        """The error in which a stream ends, in the shape of this API."""
+
+    @abstractmethod
+    def beats(self, events: Sequence[Json]) -> int:
+        """How many events of a stream do nothing but keep the client waiting."""
+
+    @abstractmethod
     def thoughts(self, reply: RawReply) -> list[Json]:
         """The thinking as the client keeps it."""
 
@@ -168,6 +180,18 @@ class _Chat(Api):
             usage.get("total_tokens", 0),
         )
 
+    def whole(self, reply: RawReply) -> Json:
+        answer = cursor.add_up(reply.chunks if reply.is_stream else [reply.value])
+        return {"message": cursor.echo(answer), "reasoning": answer.reasoning, "finish_reason": answer.finish_reason}
+
+    def failure(self, events: Sequence[Json]) -> Json:
+        assert not any("error" in event for event in events[:-1]), events
+        return self.error(events[-1])
+
+    def beats(self, events: Sequence[Json]) -> int:
+        deltas = [choice["delta"] for event in events for choice in event.get("choices", ())]
+        return deltas.count({"content": ""})
+
     def thoughts(self, reply: RawReply) -> list[Json]:
         return []
 
@@ -205,7 +229,7 @@ class _Responses(Api):
         return [*thinking, *words, *made]
 
     def read(self, reply: RawReply) -> Said:
-        response = self.response(reply)
+        response = self.whole(reply)
         texts = {"reasoning": "", "message": ""}
         for item in response["output"]:
             if item["type"] in texts:
@@ -220,18 +244,27 @@ class _Responses(Api):
         tokens = (response["usage"] or {}).get("total_tokens", 0)
         return Said(texts["message"], texts["reasoning"], calls, end, tokens)
 
-    def response(self, reply: RawReply) -> Json:
+    def whole(self, reply: RawReply) -> Json:
         if reply.is_stream:
             return responses_client.check_stream(responses_client.events(reply.body))
         responses_client.check_object(reply.value)
         return dict(reply.value)
 
+    def failure(self, events: Sequence[Json]) -> Json:
+        response = responses_client.check_stream(events)
+        assert (events[-1]["type"], response["status"]) == ("response.failed", "failed"), events[-1]
+        assert set(response["error"]) == {"code", "message"}, response
+        return dict(response["error"])
+
+    def beats(self, events: Sequence[Json]) -> int:
+        return responses_client.kinds(events).count("response.in_progress") - 1
+
     def thoughts(self, reply: RawReply) -> list[Json]:
-        return [item for item in self.response(reply)["output"] if item["type"] == "reasoning"]
+        return [item for item in self.whole(reply)["output"] if item["type"] == "reasoning"]
 
     def echo(self, reply: RawReply, *, keeps_thinking: bool) -> list[Json]:
         """As Codex does it: the items as they came."""
-        items = self.response(reply)["output"]
+        items = self.whole(reply)["output"]
         return [item for item in items if keeps_thinking or item["type"] != "reasoning"]
 
 
@@ -264,7 +297,7 @@ class _Messages(Api):
         return [{"role": "assistant", "content": [*thinking, *words, *uses]}]
 
     def read(self, reply: RawReply) -> Said:
-        message = self.message(reply)
+        message = self.whole(reply)
         texts = {"text": "", "thinking": ""}
         for block in message["content"]:
             if block["type"] in texts:
@@ -279,19 +312,30 @@ class _Messages(Api):
         end = _ENDS.get(message["stop_reason"], message["stop_reason"])
         return Said(texts["text"], texts["thinking"], calls, end, tokens)
 
-    def message(self, reply: RawReply) -> Json:
+    def whole(self, reply: RawReply) -> Json:
         events = responses_client.events(reply.body) if reply.is_stream else []
         return messages_client.add_up_events(events) if reply.is_stream else dict(reply.value)
 
     def error(self, value: Json) -> Json:
         return messages_client.error(value)
 
+    def failure(self, events: Sequence[Json]) -> Json:
+        *before, last = [event for event in events if event["type"] != "ping"]
+        assert (before[0]["type"], last["type"]) == ("message_start", "error"), events
+        if not any(event.get("delta", {}).get("type") == "input_json_delta" for event in before):
+            # The open block is closed before the error.
+            messages_client.blocks(before[1:])
+        return self.error(last)
+
+    def beats(self, events: Sequence[Json]) -> int:
+        return responses_client.kinds(events).count("ping")
+
     def thoughts(self, reply: RawReply) -> list[Json]:
-        return [block for block in self.message(reply)["content"] if block["type"] == "thinking"]
+        return [block for block in self.whole(reply)["content"] if block["type"] == "thinking"]
 
     def echo(self, reply: RawReply, *, keeps_thinking: bool) -> list[Json]:
         """As Claude Code does it: the blocks as they came."""
-        blocks = self.message(reply)["content"]
+        blocks = self.whole(reply)["content"]
         kept = [block for block in blocks if keeps_thinking or block["type"] != "thinking"]
         return [{"role": "assistant", "content": kept}]
 

@@ -34,7 +34,7 @@ class Turn:
         if api is CHAT:
             self.displayed = api.read(reply).text
         if api is RESPONSES:
-            self.response_id = RESPONSES.response(reply)["id"]
+            self.response_id = RESPONSES.whole(reply)["id"]
 
     def encoded(self, api: Api, rng: random.Random) -> list[Json]:
         text = self.answer.content or ""

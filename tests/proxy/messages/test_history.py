@@ -6,7 +6,7 @@ from typing import Any
 from deepseek_cursor_proxy.json_codec import repair_object
 from deepseek_cursor_proxy.protocols.messages import ERROR_LINE
 from tests.fake_deepseek import Answer, Call
-from tests.support.harness import RunningProxy
+from tests.support.harness import RunningProxy, read_until
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, assistant, kinds, result, user
 from tests.support.raw_streams import raw_stream, streamed
 
@@ -84,9 +84,11 @@ class TestThinkingNotRequested(HistoryTestCase):
 
     def test_hidden_thinking_sends_pings(self) -> None:
         """Claude's libraries give up on a stream that says nothing for minutes."""
-        self.fake.answer(Answer("A long thought. " * 20, "Done.", piece=8, pause=0.01))
-        reply = self.create(self.proxy(heartbeat_interval=0.05), stream=True, thinking=None)
-        self.assertGreater([event["type"] for event in reply.events].count("ping"), 1)
+        self.fake.answer(Answer("A long thought. ", "Done.", piece=8, stall_after=2))
+        with self.open_stream(self.proxy(heartbeat_interval=0.02), thinking=None) as sock:
+            self.assertNotIn(b"thought", read_until(sock, b"event: ping") + read_until(sock, b"event: ping"))
+            self.fake.release.set()
+            read_until(sock, b"event: message_stop")
 
 
 class TestThinking(HistoryTestCase):
@@ -198,19 +200,6 @@ class TestThinking(HistoryTestCase):
             self.complete(self.running, user("q"), dropped, user(result("call_0", "ok")), tools=TOOLS, stream=stream)
             self.assert_upstream_saw("Hm. Oh.")
             self.assertEqual("Let me look.", self.sent()[1]["content"])
-
-    def test_plain_turns_of_messages_are_restored(self) -> None:
-        self.fake.answer(DONE)
-        first = self.complete(self.running, tools=TOOLS)
-        self.complete(self.running, user("q"), with_thinking(first), user("go on"), tools=TOOLS)
-        self.assert_upstream_saw("Now I know.")
-
-    def test_a_call_without_reasoning_is_not_one_with_lost_reasoning(self) -> None:
-        self.fake.answer(Answer(calls=(CALL,)))
-        first = self.complete(self.running, tools=TOOLS)
-        self.complete(self.running, user("q"), assistant(first), user(RESULTS[0]), tools=TOOLS)
-        roles = [message["role"] for message in self.sent()]
-        self.assertEqual((["user", "assistant", "tool"], []), (roles, self.fake.refused))
 
     def test_thinking_of_another_model_is_never_an_error(self) -> None:
         redacted = {"type": "redacted_thinking", "data": "x"}

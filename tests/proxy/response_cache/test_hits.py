@@ -103,7 +103,7 @@ class TestHits(CacheTestCase):
         proxy = self.proxy()
         self.fake.answer(Answer(reasoning="Deep.", content="One."))
         first, second = (self.ask(proxy, RESPONSES, stream=stream) for stream in (False, True))
-        responses = [RESPONSES.response(reply) for reply in (first, second)]
+        responses = [RESPONSES.whole(reply) for reply in (first, second)]
         self.assertNotEqual(responses[0]["id"], responses[1]["id"])
         for response in responses:
             self.ask(proxy, RESPONSES, "More", previous_response_id=response["id"], cache=False)

@@ -1,7 +1,6 @@
 """Response streams: silence, breaks, disconnects, many at once; and encrypted content."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from unittest import mock
 
@@ -13,7 +12,6 @@ from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.polling import eventually
 from tests.support.raw_streams import EVENT_STREAM, raw_stream
 from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question, request
-from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 SEALED = "reasoning.encrypted_content"
@@ -62,31 +60,12 @@ class TestStreams(ResponsesTestCase):
         message = self.fake.accepted[-1]["messages"][1]
         self.assertEqual("A longer thought than one piece.", message["reasoning_content"])
 
-    def test_a_bug_ends_a_response_stream_with_response_failed(self) -> None:
-        proxy = self.proxy()
-        broken = mock.patch.object(writer.ResponseWriter, "write", side_effect=ZeroDivisionError)
-        with broken, self.assertLogs("deepseek_cursor_proxy", "ERROR") as logged:
-            reply = self.create(proxy, "q", stream=True)
-        self.assertEqual(("failed", "response.failed"), (reply.response["status"], kinds(reply.events)[-1]))
-        self.assertEqual("failed", self.send(proxy, "GET", f"{PATH}/{reply.response['id']}").response["status"])
-        self.assertIn("ZeroDivisionError", logged.output[0])
-
-    def test_silence_and_comments_become_in_progress_events(self) -> None:
+    def test_comments_become_in_progress_events(self) -> None:
         """Codex counts no comments."""
-        proxy = self.proxy(heartbeat_interval=0.02, request_timeout=1.0)
-        self.fake.answer(Answer(content="y", stall_after=0))
-        reply = self.create(proxy, "q", stream=True)
-        self.assertGreater(kinds(reply.events).count("response.in_progress"), 2)
-        self.assertEqual(("failed", "server_error"), (reply.response["status"], reply.response["error"]["code"]))
         self.enterContext(mock.patch.object(writer, "_HEARTBEAT_SECONDS", 0.0))
         self.fake.answer(Answer(content="y", comments=5))
         reply = self.create(self.proxy(), "q", stream=True)
         self.assertEqual(6, kinds(reply.events).count("response.in_progress"))
-
-    def test_many_comments_are_not_many_events(self) -> None:
-        self.fake.answer(Answer(content="y", comments=50))
-        reply = self.create(self.proxy(), "q", stream=True)
-        self.assertEqual(1, kinds(reply.events).count("response.in_progress"))
 
     def test_a_broken_response_fails_under_its_id(self) -> None:
         error = b'data: {"error": {"message": "Insufficient capacity"}}\n\n'
@@ -146,14 +125,6 @@ class TestStreams(ResponsesTestCase):
                 self.complete(proxy, "go on", tools=TOOLS, previous_response_id=response["id"])
                 self.assert_upstream_saw("A thought.")
 
-    def test_a_client_that_leaves_before_the_first_event_ends_the_call(self) -> None:
-        for stream in (True, False):
-            self.fake.forget()
-            self.fake.answer(Answer(content="y", stall_after=0))
-            with self.open_stream(self.proxy(), "q", stream=stream):
-                self.fake.stalls.get(timeout=PATIENCE)
-            self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
-
     def test_a_stop_fails_a_streamed_response_under_its_id(self) -> None:
         self.fake.answer(Answer("A thought.", "Half of it.", piece=10, stall_after=3))
         with self.open_stream(self.running, "q") as sock:
@@ -201,22 +172,6 @@ class TestContextLength(ResponsesTestCase):
         self.fake.answer(Raw(EVENT_STREAM + event))
         reply = self.create(self.proxy(), "q", stream=True)
         self.assertEqual("context_length_exceeded", reply.response["error"]["code"])
-
-
-class TestManyStreams(ResponsesTestCase):
-    def test_many_response_streams_at_once_end_in_order(self) -> None:
-        proxy = self.proxy()
-        text = " ".join(f"word{number}" for number in range(width(80, 200)))
-        streams = width(8, 24)
-        self.fake.answer(*[Answer(text, text, (CALL,), piece=7, pause=0.0005)] * streams)
-
-        def ask(_: int) -> None:
-            found = self.complete(proxy, "q", stream=True, tools=TOOLS)
-            self.assertEqual([text, text], [found["output_text"], found["output"][0]["content"][0]["text"]])
-            self.assertEqual(found, self.get(proxy, found).value)
-
-        with ThreadPoolExecutor(streams) as pool:
-            list(pool.map(ask, range(streams)))
 
 
 class TestUpgrades(ResponsesTestCase):
@@ -331,13 +286,3 @@ class TestLogprobs(ResponsesTestCase):
         for wrong in (21, -1, "5", True):
             reply = self.create(self.proxy(), "q", top_logprobs=wrong)
             self.assertEqual((400, "top_logprobs"), (reply.status, reply.error["param"]), wrong)
-
-
-class TestRetryAfter(ResponsesTestCase):
-    def test_a_busy_response_keeps_retry_after(self) -> None:
-        for status in (429, 503):
-            for headers, expected in (((("Retry-After", "7"),), "7"), ((), None)):
-                self.fake.answer(Failure(status, headers=headers))
-                reply = self.create(self.proxy(), "q", stream=True)
-                self.assertEqual(status, reply.status)
-                self.assertIn(reply.headers["retry-after"], (expected,) if expected else map(str, range(1, 600)))
