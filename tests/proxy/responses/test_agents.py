@@ -109,7 +109,7 @@ class TestCodex(AgentTestCase):
 
 class TestOpencode(AgentTestCase):
     def test_opencode_restores_reasoning_from_encrypted_content_alone(self) -> None:
-        """And writes the arguments of calls anew; see generated_chains for every mix of this."""
+        """And writes the arguments of calls anew."""
         self.fake.answer(Answer("First.", "On it.", CALLS[:1]), Answer("Second.", "Done."))
         history = [question("Fix it.")]
         history += [echoed(item) for item in self.ask(history, tools=[SHELL])]
