@@ -10,24 +10,24 @@ from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.prices import USD, PriceList
-from deepseek_cursor_proxy.exchange.background_jobs import Jobs
 from deepseek_cursor_proxy.exchange.client_request import Admission, ClientRequest
-from deepseek_cursor_proxy.exchange.response_cache import use_cache
 from deepseek_cursor_proxy.exchange.services import PathSession, Services, build_core, build_observers
+from deepseek_cursor_proxy.features.response_cache.cache import use_cache
+from deepseek_cursor_proxy.features.response_cache.store import CachedAnswers
+from deepseek_cursor_proxy.features.responses.background_jobs import Jobs
+from deepseek_cursor_proxy.features.responses.store import ResponseStore
+from deepseek_cursor_proxy.features.sessions.service import SessionService
+from deepseek_cursor_proxy.features.usage.ledger import UsageLedger
 from deepseek_cursor_proxy.observers.events import Finished, Handlers, Observers
 from deepseek_cursor_proxy.observers.request_log import RequestLog
-from deepseek_cursor_proxy.sessions.service import SessionService
-from deepseek_cursor_proxy.storage.answers import CachedAnswers
 from deepseek_cursor_proxy.storage.private_files import InstallationSecret, given_secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.responses import ResponseStore
 from deepseek_cursor_proxy.tokens.counter import TokenCounter
-from deepseek_cursor_proxy.usage.ledger import UsageLedger
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.config.named_keys import NamedKey
-    from deepseek_cursor_proxy.storage.shared.state import SharedState
-    from deepseek_cursor_proxy.usage.limits import Limiter
+    from deepseek_cursor_proxy.features.keys.limits import Limiter
+    from deepseek_cursor_proxy.features.keys.settings import NamedKey
+    from deepseek_cursor_proxy.features.redis.state import SharedState
 
 _log = logging.getLogger(__name__)
 
@@ -110,12 +110,12 @@ class Proxy(Services):
         return use_cache(self.response_cache, self.config.response_cache, client)
 
     def admit_chat(self, named: "NamedKey", request: ChatRequest) -> Admission | None:
-        from deepseek_cursor_proxy.exchange import admission
+        from deepseek_cursor_proxy.features.keys import admission
 
         return admission.admit_chat(named, request, self)
 
     def admit_passthrough(self, named: "NamedKey", body: Mapping[str, Any], size: int) -> Admission | None:
-        from deepseek_cursor_proxy.exchange import admission
+        from deepseek_cursor_proxy.features.keys import admission
 
         return admission.admit_passthrough(named, body, size, self)
 
@@ -130,16 +130,16 @@ class Proxy(Services):
 def _build_observers(config: ProxyConfig, request_log: RequestLog, sessions: SessionService) -> Observers:
     tables: list[Handlers] = [{Finished: sessions.emit}]
     if config.trace_dir is not None:
-        from deepseek_cursor_proxy.observers.trace import Trace
+        from deepseek_cursor_proxy.features.traces.trace import Trace
 
         tables.append(Trace(config.trace_dir, request_log.run).handlers)
     return build_observers(config, request_log, *tables)
 
 
 def _open_shared(config: ProxyConfig, secret: InstallationSecret, reasonings: ReasoningStore) -> "SharedState":
+    from deepseek_cursor_proxy.features.redis.reasonings import SharedReasonings
+    from deepseek_cursor_proxy.features.redis.state import SharedState
     from deepseek_cursor_proxy.reasoning.sealed import Sealer
-    from deepseek_cursor_proxy.storage.shared.reasonings import SharedReasonings
-    from deepseek_cursor_proxy.storage.shared.state import SharedState
 
     assert config.store is not None
     shared = SharedState(config.store, secret.read(), reasonings.database, Sealer)
@@ -153,12 +153,12 @@ def _limiter(
 ) -> "Limiter | None":
     if former is not None or not config.keys:
         return former
-    from deepseek_cursor_proxy.storage.limits import LimitTables
-    from deepseek_cursor_proxy.usage.limits import Limiter
+    from deepseek_cursor_proxy.features.keys.limits import Limiter
+    from deepseek_cursor_proxy.features.keys.store import LimitTables
 
     if shared is None:
         return Limiter(LimitTables(store.database))
-    from deepseek_cursor_proxy.storage.shared.limits import SharedLimits
+    from deepseek_cursor_proxy.features.redis.limits import SharedLimits
 
     return Limiter(SharedLimits(shared))
 
@@ -166,7 +166,7 @@ def _limiter(
 def _open_responses(reasonings: ReasoningStore, shared: "SharedState | None") -> ResponseStore:
     responses = ResponseStore(reasonings.database)
     if shared is not None:
-        from deepseek_cursor_proxy.storage.shared.responses import SharedResponses
+        from deepseek_cursor_proxy.features.redis.responses import SharedResponses
 
         responses.share(SharedResponses(shared, responses))
     if count := responses.fail_orphans():

@@ -15,9 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy.api import passthrough
 from deepseek_cursor_proxy.api.clients import chat_id, client_name, is_subagent
-from deepseek_cursor_proxy.api.passthrough import PassthroughApi, PassthroughRequest
 from deepseek_cursor_proxy.api.reply import Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatName, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
@@ -25,6 +23,8 @@ from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, Upst
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RequestReport
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.features.passthrough import endpoint as passthrough
+from deepseek_cursor_proxy.features.passthrough.endpoint import PassthroughApi, PassthroughRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import caller_digest

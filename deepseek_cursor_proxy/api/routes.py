@@ -22,8 +22,8 @@ from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.api.clients import is_claude, key_setting
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import CLAUDE_PREFIX, DISPLAY_NAMES, claude_name, offered_models
+from deepseek_cursor_proxy.features.messages import errors as anthropic
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
-from deepseek_cursor_proxy.protocols import anthropic_errors as anthropic
 from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
@@ -77,34 +77,37 @@ def _model(name: str, request: HttpRequest) -> dict[str, Any]:
 
 SmallEndpoint = Callable[[ProxyConfig, HttpRequest, str], HttpReply]
 
+_RESPONSES = "features.responses.endpoints:"
+_MESSAGES = "features.messages.endpoints:"
+_SESSIONS = "features.sessions.endpoints:"
 # The name in the log, the method, the path, and the endpoint: a SmallEndpoint, or the module, class and method of an
-# Endpoint in `endpoints`, imported with its first request.
+# Endpoint, imported with its first request.
 # fmt: off
 _TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
-    ("chat completions", "POST",   "[/v1]/chat/completions",         "chat.ChatEndpoint.create"),
-    ("chat completions", "POST",   "/openai/deployments/{}/chat/completions", "chat.ChatEndpoint.create"),
-    ("responses",        "POST",   "[/v1]/responses",                "responses.ResponsesEndpoint.create"),
+    ("chat completions", "POST",   "[/v1]/chat/completions",         "api.endpoints.chat:ChatEndpoint.create"),
+    ("chat completions", "POST",   "/openai/deployments/{}/chat/completions", "api.endpoints.chat:ChatEndpoint.create"),
+    ("responses",        "POST",   "[/v1]/responses",                _RESPONSES + "ResponsesEndpoint.create"),
     ("responses",        "GET",    "[/v1]/responses",                _refuse_websocket),
-    ("input tokens",     "POST",   "[/v1]/responses/input_tokens",   "responses.ResponsesEndpoint.input_tokens"),
-    ("compaction",       "POST",   "[/v1]/responses/compact",        "responses.ResponsesEndpoint.compact"),
-    ("response",         "GET",    "[/v1]/responses/{}",             "responses.StoredEndpoint.retrieve"),
-    ("response",         "DELETE", "[/v1]/responses/{}",             "responses.StoredEndpoint.delete"),
-    ("response",         "GET",    "[/v1]/responses/{}/input_items", "responses.StoredEndpoint.input_items"),
-    ("response",         "POST",   "[/v1]/responses/{}/cancel",      "responses.StoredEndpoint.cancel"),
-    ("messages",         "POST",   "[/v1]/messages",                 "messages.MessagesEndpoint.create"),
-    ("messages",         "POST",   "[/v1]/messages/count_tokens",    "messages.MessagesEndpoint.count_tokens"),
-    ("session",          "POST",   "/sessions/create",               "sessions.SessionsEndpoint.create"),
-    ("session",          "POST",   "/v1/sessions",                   "sessions.SessionsEndpoint.create"),
-    ("sessions",         "GET",    "[/v1]/sessions",                 "sessions.SessionsEndpoint.list"),
-    ("session",          "GET",    "/{session}",                     "sessions.SessionsEndpoint.retrieve"),
-    ("session",          "DELETE", "/{session}",                     "sessions.SessionsEndpoint.delete"),
-    ("session",          "GET",    "/{session}/nodes",               "sessions.SessionsEndpoint.nodes"),
-    ("session",          "GET",    "/{session}/export",              "sessions.SessionsEndpoint.export"),
-    ("render",           "POST",   "[/v1]/chat/completions/render",  "sessions.SessionsEndpoint.render"),
+    ("input tokens",     "POST",   "[/v1]/responses/input_tokens",   _RESPONSES + "ResponsesEndpoint.input_tokens"),
+    ("compaction",       "POST",   "[/v1]/responses/compact",        _RESPONSES + "ResponsesEndpoint.compact"),
+    ("response",         "GET",    "[/v1]/responses/{}",             _RESPONSES + "StoredEndpoint.retrieve"),
+    ("response",         "DELETE", "[/v1]/responses/{}",             _RESPONSES + "StoredEndpoint.delete"),
+    ("response",         "GET",    "[/v1]/responses/{}/input_items", _RESPONSES + "StoredEndpoint.input_items"),
+    ("response",         "POST",   "[/v1]/responses/{}/cancel",      _RESPONSES + "StoredEndpoint.cancel"),
+    ("messages",         "POST",   "[/v1]/messages",                 _MESSAGES + "MessagesEndpoint.create"),
+    ("messages",         "POST",   "[/v1]/messages/count_tokens",    _MESSAGES + "MessagesEndpoint.count_tokens"),
+    ("session",          "POST",   "/sessions/create",               _SESSIONS + "SessionsEndpoint.create"),
+    ("session",          "POST",   "/v1/sessions",                   _SESSIONS + "SessionsEndpoint.create"),
+    ("sessions",         "GET",    "[/v1]/sessions",                 _SESSIONS + "SessionsEndpoint.list"),
+    ("session",          "GET",    "/{session}",                     _SESSIONS + "SessionsEndpoint.retrieve"),
+    ("session",          "DELETE", "/{session}",                     _SESSIONS + "SessionsEndpoint.delete"),
+    ("session",          "GET",    "/{session}/nodes",               _SESSIONS + "SessionsEndpoint.nodes"),
+    ("session",          "GET",    "/{session}/export",              _SESSIONS + "SessionsEndpoint.export"),
+    ("render",           "POST",   "[/v1]/chat/completions/render",  _SESSIONS + "SessionsEndpoint.render"),
     ("models",           "GET",    "[/v1]/models",                   _list_models),
     ("model",            "GET",    "[/v1]/models/{}",                _retrieve_model),
     ("health",           "GET",    "[/v1]/healthz",                  lambda *_: HttpReply.json({"ok": True})),
-    ("health",           "GET",    "/health",                        "sessions.SessionsEndpoint.health"),
+    ("health",           "GET",    "/health",                        _SESSIONS + "SessionsEndpoint.health"),
 )
 # fmt: on
 
@@ -245,8 +248,9 @@ def new_request_id() -> str:
 
 @cache
 def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply]]:
-    module, class_name, method = name.split(".")
-    endpoint_class = getattr(import_module(f"{__package__}.endpoints.{module}"), class_name)
+    module, _, place = name.partition(":")
+    class_name, _, method = place.partition(".")
+    endpoint_class = getattr(import_module(f"deepseek_cursor_proxy.{module}"), class_name)
     return endpoint_class, getattr(endpoint_class, method)
 
 

@@ -1,7 +1,7 @@
 """The commands: COMMANDS, each with its flags and the function that runs it.
 
 A command gets its options, and returns an exit code or None for success. One that is named by its module
-("usage:print_usage") is imported when it is run.
+("features.usage.command:print_usage") is imported when it is run.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def _config_show_path(options: dict[str, Any]) -> None:
 
 
 def _explain(options: dict[str, Any]) -> None:
-    from deepseek_cursor_proxy.observers import trace
+    from deepseek_cursor_proxy.features.traces import trace
 
     print(trace.explain(expand_home(options["trace"])))
 
@@ -65,34 +65,64 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="TRACE.json", help="a file in the --trace-dir folder")
 
 
+_SETUP, _DOCTOR, _STORE = "cli.setup_command:", "cli.doctor_command:", "cli.store:"
+_SESSIONS, _USAGE = "features.sessions.command:", "features.usage.command:"
+_DASHBOARD = "features.dashboard.command:"
 _CONFIG_COMMANDS = (
     Command("show", "the value of every setting, and where it comes from", _config_show, settings=add_settings),
     Command("path", "where the configuration file is", _config_show_path, settings=add_config),
 )
 _STORE_COMMANDS = (
-    Command("secret", "the secret that all proxies of one engine need", "store:print_secret"),
-    Command("stats", "how much is stored", "store:print_stats"),
-    Command("clear", "delete reasoning, responses and cached answers", "store:clear_all", "store:add_clear_flags"),
+    Command("secret", "the secret that all proxies of one engine need", _STORE + "print_secret"),
+    Command("stats", "how much is stored", _STORE + "print_stats"),
+    Command(
+        "clear", "delete reasoning, responses and cached answers", _STORE + "clear_all", _STORE + "add_clear_flags"
+    ),
 )
 _SESSION_COMMANDS = (
-    Command("list", "all sessions, newest first", "sessions:list_sessions"),
+    Command("list", "all sessions, newest first", _SESSIONS + "list_sessions"),
     Command(
-        "show", "the trajectories of one session, with their thinking", "sessions:show_session", "sessions:add_session"
+        "show",
+        "the trajectories of one session, with their thinking",
+        _SESSIONS + "show_session",
+        _SESSIONS + "add_session",
     ),
-    Command("export", "trajectories as lines of JSON, for training", "sessions:export_sessions", "sessions:add_export"),
+    Command(
+        "export",
+        "trajectories as lines of JSON, for training",
+        _SESSIONS + "export_sessions",
+        _SESSIONS + "add_export",
+    ),
 )
 COMMANDS = (
     Command("serve", "run the proxy (the default)", _serve, _add_clear, add_settings),
-    Command("setup", "configure a client (Codex, …) to use the proxy", "setup_command:run", "setup_command:add_flags"),
-    Command("service", "run the proxy as a service, in the background", commands="service:COMMANDS"),
-    Command("doctor", "find out what is wrong and how to fix it", "doctor_command:run", "doctor_command:add_flags"),
-    Command("dashboard", "open the dashboard of the running proxy in a browser", "dashboard:open_dashboard"),
+    Command(
+        "setup",
+        "configure a client (Codex, …) to use the proxy",
+        _SETUP + "run",
+        _SETUP + "add_flags",
+    ),
+    Command("service", "run the proxy as a service, in the background", commands="cli.service:COMMANDS"),
+    Command("doctor", "find out what is wrong and how to fix it", _DOCTOR + "run", _DOCTOR + "add_flags"),
+    Command(
+        "dashboard", "open the dashboard of the running proxy in a browser", "features.dashboard.command:open_dashboard"
+    ),
     Command("demo", "try it without a key, against a simulated DeepSeek", _demo, settings=None),
     Command("config", "show settings", commands=_CONFIG_COMMANDS),
-    Command("usage", "tokens used, and their estimated cost", "usage:print_usage", "usage:add_flags"),
-    Command("balance", "ask DeepSeek what is left on the account", "usage:print_balance", settings=add_config),
+    Command(
+        "usage",
+        "tokens used, and their estimated cost",
+        _USAGE + "print_usage",
+        _USAGE + "add_flags",
+    ),
+    Command(
+        "balance",
+        "ask DeepSeek what is left on the account",
+        _USAGE + "print_balance",
+        settings=add_config,
+    ),
     Command("explain", "where the reasoning in a trace came from", _explain, _add_trace, settings=None),
-    Command("access-key", "create a key for a client", "access_key:run", "access_key:add_flags", add_config),
+    Command("access-key", "create a key for a client", "cli.access_key:run", "cli.access_key:add_flags", add_config),
     Command("sessions", "look at recorded trajectories, or export them", commands=_SESSION_COMMANDS),
     Command("store", "count or delete stored reasoning and responses", commands=_STORE_COMMANDS),
 )

@@ -18,7 +18,7 @@ from typing import Any
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.doctor import engine, privacy, this_machine, upstreams
+from deepseek_cursor_proxy.cli.doctor import privacy, this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import (
     Finding,
     Level,
@@ -34,6 +34,7 @@ from deepseek_cursor_proxy.cli.parser import config_path, given_settings, progra
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.features.redis import doctor as engine
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.redaction import safe_text

@@ -102,7 +102,7 @@ def given_settings(options: dict[str, Any]) -> dict[str, Any]:
 
 # Commands …
 
-# A name, as in "usage:run", is that of a function in a module below `cli`, which is imported with the command.
+# A name, as in "cli.store:run", is that of a function in a module of the package, which is imported with the command.
 Run = Callable[[dict[str, Any]], int | None] | str
 AddFlags = Callable[[argparse.ArgumentParser], None] | str
 
@@ -141,7 +141,7 @@ def resolve(named: Any) -> Any:
     if not isinstance(named, str):
         return named
     module, _, name = named.partition(":")
-    return getattr(import_module(f"deepseek_cursor_proxy.cli.{module}"), name)
+    return getattr(import_module(f"deepseek_cursor_proxy.{module}"), name)
 
 
 def build_parser(name: str, commands: Sequence[Command]) -> "_Parser":

@@ -30,8 +30,8 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.admin.service import AdminService
     from deepseek_cursor_proxy.cli.tunnel.supervisor import Tunnel
+    from deepseek_cursor_proxy.features.dashboard.service import AdminService
 
 _log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def _open_admin(
     server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path, stack: contextlib.ExitStack
 ) -> "AdminService | None":
     """The admin listener. The proxy also runs without one, unless it was told where to listen."""
-    from deepseek_cursor_proxy.admin.service import AdminService
+    from deepseek_cursor_proxy.features.dashboard.service import AdminService
 
     try:
         admin = AdminService(server, loaded, config_path)
@@ -265,7 +265,7 @@ def _reload(
 
 def _log_key_changes(before: ProxyConfig, after: ProxyConfig) -> None:
     if before.keys or after.keys or before.groups or after.groups:
-        from deepseek_cursor_proxy.config.named_keys import describe_changes
+        from deepseek_cursor_proxy.features.keys.settings import describe_changes
 
         for line in (*describe_changes(before.keys, after.keys), *describe_changes(before.groups, after.groups)):
             _log.info("%s", line)

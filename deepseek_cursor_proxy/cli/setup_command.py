@@ -114,7 +114,7 @@ def _endpoint(config: ProxyConfig, url: str | None) -> tuple[ProxyEndpoint, str 
     variable = clients.ACCESS_KEY_VARIABLE if config.served_keys else clients.DEEPSEEK_KEY_VARIABLE
     if url is not None:
         return ProxyEndpoint(url, variable), url
-    from deepseek_cursor_proxy.cli import dashboard
+    from deepseek_cursor_proxy.features.dashboard import command as dashboard
 
     if (running := dashboard.find_running(config)) is not None:
         return ProxyEndpoint(running.base_url.removesuffix("/v1"), variable), running.public_url

@@ -17,8 +17,8 @@ from deepseek_cursor_proxy.storage.private_files import SECRET_BYTES, given_secr
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.storage.answers import CacheStats
-    from deepseek_cursor_proxy.storage.responses import ResponseStats
+    from deepseek_cursor_proxy.features.response_cache.store import CacheStats
+    from deepseek_cursor_proxy.features.responses.store import ResponseStats
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def check_engine(config: ProxyConfig) -> None:
     given_secret(config.secret_file)
     if config.store is not None:
         # Imported late: most proxies have no engine.
-        from deepseek_cursor_proxy.storage.resp.address import RedisAddress
+        from deepseek_cursor_proxy.features.redis.address import RedisAddress
 
         RedisAddress.parse(config.store)
 
@@ -110,7 +110,7 @@ def clear(store: ReasoningStore) -> str:
 def _response_stats(store: ReasoningStore) -> "ResponseStats":
     """The number and bytes of stored responses; raises Unusable."""
     # Imported late: starting the proxy does not need it.
-    from deepseek_cursor_proxy.storage.responses import ResponseStore
+    from deepseek_cursor_proxy.features.responses.store import ResponseStore
 
     with contextlib.closing(ResponseStore(store.database)) as responses:
         return responses.stats()
@@ -118,7 +118,7 @@ def _response_stats(store: ReasoningStore) -> "ResponseStats":
 
 def _cache_stats(store: ReasoningStore, currency: str = "") -> "CacheStats":
     """Figures of the response cache, with money in this currency; raises Unusable."""
-    from deepseek_cursor_proxy.storage.answers import CachedAnswers
+    from deepseek_cursor_proxy.features.response_cache.store import CachedAnswers
 
     with contextlib.closing(CachedAnswers(store.database)) as cache:
         return cache.stats(currency)

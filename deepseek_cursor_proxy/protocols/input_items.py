@@ -15,7 +15,7 @@ whole reasoning.
 Items of tools that DeepSeek runs itself (`web_search_call`) are part of their turn, as they are: it goes on after them
 with reasoning and text. Where DeepSeek does not get them they are left out, in `dropped`, like items of other servers
 (`mcp_call`, `image_generation_call`, …) and of unknown kinds: their JSON, with images in base64, is no message. So is
-a foreign `compaction` item; one of ours is a system message by now (see protocols/responses_envelope.py).
+a foreign `compaction` item; one of ours is a system message by now (see features/responses/envelope.py).
 
 Tools may be declared in the list as well. `declared_tools` finds them first, because the upstream name of a call into a
 namespace depends on the other tools.

@@ -5,10 +5,11 @@ the shape of a body by the name of the model, so every endpoint accepts chat mes
 `system` field), and items of the Responses API.
 
 To add a request field that DeepSeek takes as it is: add it to _FORWARDED_FIELDS, and to _PARAMS in
-deepseek/apis/responses_api.py if its Responses API has it. One that needs translation: add it to _TRANSLATED_FIELDS and
-to conversation.ChatRequest, read it in `parse`, send it in `payload` of deepseek/apis/chat_api.py and of
-deepseek/apis/responses_api.py. A field in _RESPONSE_FIELDS of responses_envelope or in _IGNORED_FIELDS of
-anthropic_request never gets here: take it out of that list.
+features/web_search/responses_api.py if its Responses API has it. One that needs translation: add it to
+_TRANSLATED_FIELDS and to conversation.ChatRequest, read it in `parse`, send it in `payload` of
+deepseek/apis/chat_api.py and of features/web_search/responses_api.py. A field in _RESPONSE_FIELDS of
+features/responses/envelope.py or in _IGNORED_FIELDS of features/messages/request.py never gets here: take it out of
+that list.
 """
 
 import re

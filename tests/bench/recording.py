@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message
-from deepseek_cursor_proxy.sessions import export
-from deepseek_cursor_proxy.sessions.store import SessionStore
-from deepseek_cursor_proxy.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, new_session
+from deepseek_cursor_proxy.features.sessions import export
+from deepseek_cursor_proxy.features.sessions.store import SessionStore
+from deepseek_cursor_proxy.features.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, new_session
 from tests.bench.load_clients import Client, post
 from tests.bench.rounds import Contest, Target
 from tests.bench.scale import Scale

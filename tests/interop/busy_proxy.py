@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from deepseek_cursor_proxy.admin.app import StaticFiles
+from deepseek_cursor_proxy.features.dashboard.app import StaticFiles
 
 Json = dict[str, Any]
 

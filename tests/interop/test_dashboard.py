@@ -8,7 +8,7 @@ import socket
 import uuid
 from typing import Any
 
-from deepseek_cursor_proxy.admin.service import AdminService
+from deepseek_cursor_proxy.features.dashboard.service import AdminService
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.interop.browser import NARROW, WIDE, BrowserCase, Page, expect, focus_is_visible

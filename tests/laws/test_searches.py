@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek.apis.responses_api import ResponseReader, payload
 from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.features.responses import envelope
+from deepseek_cursor_proxy.features.web_search.responses_api import ResponseReader, payload
 from deepseek_cursor_proxy.protocols import input_items
-from deepseek_cursor_proxy.protocols import responses_envelope as envelope
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import digest_message, identify
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest

@@ -9,9 +9,9 @@ from deepseek_cursor_proxy.chat_memory import Chat
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.apis.messages_api import MESSAGES
-from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.features.web_search.messages_api import MESSAGES
+from deepseek_cursor_proxy.features.web_search.responses_api import RESPONSES
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning.chats import sort_tools

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.protocols.anthropic_writer import MessageWriter
+from deepseek_cursor_proxy.features.messages.writer import MessageWriter
+from deepseek_cursor_proxy.features.responses.writer import ResponseWriter
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter
-from deepseek_cursor_proxy.protocols.responses_writer import ResponseWriter
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure, Raw
 from tests.proxy.faults.test_client_disconnects import WAYS

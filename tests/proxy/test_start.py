@@ -16,7 +16,7 @@ LATER = {
     "deepseek_cursor_proxy.conversation",
     "deepseek_cursor_proxy.upstream.client",
     "deepseek_cursor_proxy.http1.sse",
-    "deepseek_cursor_proxy.observers.trace",
+    "deepseek_cursor_proxy.features.traces.trace",
     "deepseek_cursor_proxy.cli.tunnel.supervisor",
     "deepseek_cursor_proxy.observers.console",
     "deepseek_cursor_proxy.protocols.request",
@@ -25,7 +25,7 @@ LATER = {
     "subprocess",
 }
 # The rest of what a chat may need, though hardly any does.
-SELDOM = {"deepseek_cursor_proxy.exchange.choices", "deepseek_cursor_proxy.observers.trace", "concurrent.futures"}
+SELDOM = {"deepseek_cursor_proxy.exchange.choices", "deepseek_cursor_proxy.features.traces.trace", "concurrent.futures"}
 
 SCRIPT = """
 import sys

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.admin.service import AdminService
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
+from deepseek_cursor_proxy.features.dashboard.service import AdminService
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase
 

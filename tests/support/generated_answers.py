@@ -8,9 +8,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
-from deepseek_cursor_proxy.protocols import responses_envelope as envelope
-from deepseek_cursor_proxy.protocols.responses_envelope import Frame
-from deepseek_cursor_proxy.protocols.responses_writer import ResponseWriter
+from deepseek_cursor_proxy.features.responses import envelope
+from deepseek_cursor_proxy.features.responses.envelope import Frame
+from deepseek_cursor_proxy.features.responses.writer import ResponseWriter
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
 MARK = "0123456789abcdef" * 2

@@ -16,10 +16,10 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange import failover
+from deepseek_cursor_proxy.features.usage import ledger
 from deepseek_cursor_proxy.proxy import Proxy
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.usage import ledger
 from tests.fake_deepseek import FakeDeepSeek
 from tests.support.cursor import CursorClient
 from tests.support.histories import TOOLS

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from deepseek_cursor_proxy.storage.resp.client import Script
-from deepseek_cursor_proxy.storage.resp.protocol import ReplyError
+from deepseek_cursor_proxy.features.redis.client import Script
+from deepseek_cursor_proxy.features.redis.protocol import ReplyError
 
 Call: TypeAlias = Callable[..., Any]
 Twin: TypeAlias = Callable[[Call, list[bytes], list[bytes]], Any]

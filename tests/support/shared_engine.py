@@ -9,11 +9,11 @@ from typing import Any
 from unittest import mock
 
 import tests.support.shared_scripts  # noqa: F401  (registers the twins of the scripts)
+from deepseek_cursor_proxy.features.redis import client
+from deepseek_cursor_proxy.features.redis.reasonings import SharedReasonings
+from deepseek_cursor_proxy.features.redis.state import SharedState
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.resp import client
-from deepseek_cursor_proxy.storage.shared.reasonings import SharedReasonings
-from deepseek_cursor_proxy.storage.shared.state import SharedState
 from tests.support.polling import wait_until
 from tests.support.resp_server import RespServer
 
@@ -36,7 +36,7 @@ class EngineTestCase(unittest.TestCase):
         self.log: list[str] = []
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: self.log.append(record.getMessage())  # type: ignore[method-assign]
-        for name in ("storage.shared", "storage.database", "usage.limits"):
+        for name in ("features.redis", "storage.database", "features.keys.limits"):
             log = logging.getLogger(f"deepseek_cursor_proxy.{name}")
             log.addHandler(handler)
             self.addCleanup(log.removeHandler, handler)

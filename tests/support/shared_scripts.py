@@ -1,4 +1,4 @@
-"""The scripts of `storage/shared/scripts.py` in Python, for the stand-in of the engine.
+"""The scripts of `features/redis/scripts.py` in Python, for the stand-in of the engine.
 
 Each is a function of `call` (redis.call), KEYS and ARGV. `tests/interop/engine/test_shared.py` runs the same tests on a
 real server, where the scripts themselves run.
@@ -7,7 +7,7 @@ real server, where the scripts themselves run.
 import re
 from typing import Any
 
-from deepseek_cursor_proxy.storage.shared import scripts
+from deepseek_cursor_proxy.features.redis import scripts
 from tests.support.resp_commands import Call, CommandError, register_twin
 
 

@@ -19,14 +19,14 @@ IS_LONG = _width == 2
 
 # Intervals and pauses that nothing but the clock ends. Settings are not here: a test gives its own.
 _SCALED_SECONDS = {
-    "deepseek_cursor_proxy.usage.ledger.WaitingRequests.seconds_between_batches": 0.05,
+    "deepseek_cursor_proxy.features.usage.ledger.WaitingRequests.seconds_between_batches": 0.05,
     "deepseek_cursor_proxy.net.wait._RECHECK_SECONDS": 0.05,
-    "deepseek_cursor_proxy.exchange.background_jobs._CHECK_SECONDS": 0.02,
+    "deepseek_cursor_proxy.features.responses.background_jobs._CHECK_SECONDS": 0.02,
     "deepseek_cursor_proxy.exchange.choices._CHECK_SECONDS": 0.02,
     "deepseek_cursor_proxy.net.threads._IDLE_SECONDS": 0.05,
     "deepseek_cursor_proxy.upstream.response._END_SECONDS": 0.05,
     "deepseek_cursor_proxy.storage.database._BUSY_SECONDS": 0.03,
-    "deepseek_cursor_proxy.storage.resp.client._FIRST_CHECK_SECONDS": 0.01,
+    "deepseek_cursor_proxy.features.redis.client._FIRST_CHECK_SECONDS": 0.01,
     "deepseek_cursor_proxy.storage.database._FIRST_DELAY_SECONDS": 0.02,
 }
 

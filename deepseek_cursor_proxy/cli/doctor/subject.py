@@ -18,12 +18,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.admin import running
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig, collect
 from deepseek_cursor_proxy.config.values import expand_home, lacks_home
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.features.dashboard import running
 
 
 class Level(StrEnum):

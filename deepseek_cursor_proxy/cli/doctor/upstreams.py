@@ -18,11 +18,11 @@ from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.upstreams import serving
 from deepseek_cursor_proxy.deepseek import hosts, model_names, model_resolver
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamTimeout
+from deepseek_cursor_proxy.features.usage import balance
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination, Origin
-from deepseek_cursor_proxy.usage import balance
 
 # A healthy upstream answers in a fraction of these, and all checks together shall take seconds.
 _CONNECT_SECONDS = 4.0

@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from deepseek_cursor_proxy.features.redis.address import Node, RedisAddress
+from deepseek_cursor_proxy.features.redis.connection import Dialer
+from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable, Reply
 from deepseek_cursor_proxy.net.wait import Deadline
-from deepseek_cursor_proxy.storage.resp.address import Node, RedisAddress
-from deepseek_cursor_proxy.storage.resp.connection import Dialer
-from deepseek_cursor_proxy.storage.resp.protocol import RedisUnavailable, Reply
 from tests.interop import debian
 from tests.support.polling import wait_until
 

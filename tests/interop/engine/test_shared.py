@@ -6,13 +6,13 @@ import unittest
 from contextlib import ExitStack
 from unittest import mock
 
-from deepseek_cursor_proxy.storage.resp import client
+from deepseek_cursor_proxy.features.redis import client
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.laws.test_protocols import CALLERS, Visible
-from tests.proxy.shared import test_several_proxies, test_shared_limits
+from tests.proxy.features.redis import test_several_proxies, test_shared_limits
 from tests.support.apis import APIS
 from tests.support.generated_conversations import Conversation
-from tests.unit.storage.shared import test_limits, test_reasonings, test_responses, test_state
+from tests.unit.features.redis import test_limits, test_reasonings, test_responses, test_state
 
 # A lookup is tried twice, a write once, each perhaps after a connect; a request has a few of them before the breaker
 # opens, and the fake answers at once.

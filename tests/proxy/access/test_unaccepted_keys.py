@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.exchange import background_jobs
-from deepseek_cursor_proxy.sessions.store import Limits
+from deepseek_cursor_proxy.features.responses import background_jobs
+from deepseek_cursor_proxy.features.sessions.store import Limits
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek
 from tests.support.admin_client import AdminCase
@@ -183,7 +183,7 @@ class TestSessions(UnacceptedKeysCase):
         self.assertEqual(sessions, {each["uuid"] for each in found})
         self.assertEqual(404, self.call("GET", f"/s/{stranger}").status)
 
-    @mock.patch("deepseek_cursor_proxy.sessions.store.LIMITS", Limits(sessions=3))
+    @mock.patch("deepseek_cursor_proxy.features.sessions.store.LIMITS", Limits(sessions=3))
     def test_made_up_keys_prune_no_session_of_the_owner(self) -> None:
         self.accept_owner()
         session = self.create(OWNER)
@@ -192,7 +192,7 @@ class TestSessions(UnacceptedKeysCase):
         self.restart()
         self.assertEqual([session], [each["uuid"] for each in self.value("GET", "/sessions", key=OWNER)["sessions"]])
 
-    @mock.patch("deepseek_cursor_proxy.sessions.store.LIMITS", Limits(sessions=3))
+    @mock.patch("deepseek_cursor_proxy.features.sessions.store.LIMITS", Limits(sessions=3))
     def test_the_most_sessions_hold_when_one_is_created(self) -> None:
         self.restart(record="all")
         self.accept_owner()

@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from deepseek_cursor_proxy.admin.metrics import Statistics
-from deepseek_cursor_proxy.admin.requests import row
+from deepseek_cursor_proxy.features.dashboard.metrics import Statistics
+from deepseek_cursor_proxy.features.dashboard.requests import row
+from deepseek_cursor_proxy.features.traces.trace import explain
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
-from deepseek_cursor_proxy.observers.trace import explain
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.fake_deepseek.leaks import FORMS, Form, leak
 from tests.support.apis import CHAT, Api, ApiTestCase, each_form

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
-from deepseek_cursor_proxy.admin import stats
 from deepseek_cursor_proxy.cli import doctor_command
 from deepseek_cursor_proxy.cli.doctor import privacy, this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import good
 from deepseek_cursor_proxy.cli.parser import program_name
+from deepseek_cursor_proxy.features.dashboard import stats
+from deepseek_cursor_proxy.features.redis import state
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.shared import state
 from deepseek_cursor_proxy.upstream import connect
 from tests.fake_deepseek import FakeDeepSeek
 from tests.support.admin_client import AdminCase

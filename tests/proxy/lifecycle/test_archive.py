@@ -76,6 +76,8 @@ class ArchiveTest(ServeTest):
         assert found is not None, welcome
         for path, file in (("/", "index.html"), ("/js/views/now.js", "js/views/now.js")):
             reply = fetch(found[1], path, {})
-            self.assertEqual((200, (PACKAGE / "admin/dashboard" / file).read_bytes()), (reply.status, reply.body))
+            self.assertEqual(
+                (200, (PACKAGE / "features/dashboard/page" / file).read_bytes()), (reply.status, reply.body)
+            )
         self.assertIn("model_providers", self.run_command("setup", "codex", "--print").rest())
         self.assertIn(str(self.archive), self.run_command("service", "install", "--print").rest())

@@ -8,11 +8,11 @@ from typing import Any
 
 from deepseek_cursor_proxy import proxy as services_module
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
-from deepseek_cursor_proxy.exchange.background_jobs import Job
 from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.features.responses.background_jobs import Job
+from deepseek_cursor_proxy.features.responses.store import StoredResponse
 from deepseek_cursor_proxy.proxy import Proxy
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.responses import StoredResponse
 from tests.fake_deepseek import Answer, Raw, Step
 from tests.support.client_requests import client_request
 from tests.support.harness import PATIENCE, SocketTestCase

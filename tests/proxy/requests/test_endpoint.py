@@ -5,10 +5,10 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
-from deepseek_cursor_proxy.api.passthrough import PassthroughApi
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.errors import BadRequest, Unauthorized, UpstreamRefused
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
+from deepseek_cursor_proxy.features.passthrough.endpoint import PassthroughApi
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from tests.fake_deepseek import Answer, Failure
 from tests.support.harness import SocketTestCase

@@ -5,7 +5,7 @@ import threading
 import time
 from typing import Any
 
-from deepseek_cursor_proxy.observers.trace import explain
+from deepseek_cursor_proxy.features.traces.trace import explain
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Step
 from tests.support.harness import PATIENCE, chat_body, read_reply, read_until, request_bytes
 from tests.support.histories import TOOLS, tool_calls

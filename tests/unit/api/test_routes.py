@@ -1,6 +1,7 @@
 """The table of routes, and the app before its services are built."""
 
 import errno
+import re
 import unittest
 from importlib import import_module
 from unittest import mock
@@ -18,8 +19,8 @@ class TestTable(unittest.TestCase):
         for route in ROUTES:
             with self.subTest(route.path.pattern):
                 if isinstance(route.endpoint, str):
-                    module, class_name, method = route.endpoint.split(".")
-                    found = getattr(import_module(f"deepseek_cursor_proxy.api.endpoints.{module}"), class_name)
+                    module, class_name, method = re.split(":|[.](?=\\w+$)", route.endpoint)
+                    found = getattr(import_module(f"deepseek_cursor_proxy.{module}"), class_name)
                     self.assertTrue(issubclass(found, Endpoint) and callable(getattr(found, method)))
 
 

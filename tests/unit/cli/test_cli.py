@@ -18,11 +18,11 @@ from deepseek_cursor_proxy.cli.commands import COMMANDS
 from deepseek_cursor_proxy.cli.parser import build_parser, program_name, resolve
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS
+from deepseek_cursor_proxy.features.response_cache.store import CachedAnswer, CachedAnswers
+from deepseek_cursor_proxy.features.responses.store import ResponseStore, StoredResponse
 from deepseek_cursor_proxy.storage import database
-from deepseek_cursor_proxy.storage.answers import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.storage.private_files import InstallationSecret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.storage.responses import ResponseStore, StoredResponse
 from tests.support.commands import CommandTestCase, Result
 
 KEY = "sk-some-key-of-a-client"
@@ -411,7 +411,8 @@ class RefusalTest(CliTest):
                 mock.patch("shutil.which", {found: f"/usr/bin/{found}"}.get),
             ):
                 self.assertIn(f"`{program} serve --help`", self.refusal("--bogus"))
-                self.assertTrue(self.output_of("--help").startswith(f"usage: {program} "))
+                # A long name ends its line.
+                self.assertTrue(" ".join(self.output_of("--help").split()).startswith(f"usage: {program} "))
                 if (started, typed) == (CHECKOUT, "py9"):
                     self.assertEqual(f"cd /home/me && {program}", program_name(anywhere=True))
 

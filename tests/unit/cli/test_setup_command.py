@@ -8,10 +8,10 @@ import sys
 import tomllib
 from unittest import mock
 
-from deepseek_cursor_proxy.admin.running import RunningProxy
-from deepseek_cursor_proxy.cli import dashboard
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
 from deepseek_cursor_proxy.config.access_keys import AccessKey
+from deepseek_cursor_proxy.features.dashboard import command as dashboard
+from deepseek_cursor_proxy.features.dashboard.running import RunningProxy
 from tests.support.commands import CommandTestCase
 
 KEY = "sk-abcdefghijklmnopqrstuvwxyz"

@@ -5,9 +5,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
-from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
 from deepseek_cursor_proxy.errors import Forbidden, NotFound
 from deepseek_cursor_proxy.exchange.upstreams import ChatRoute, RoutedChat, Upstreams
+from deepseek_cursor_proxy.features.web_search.responses_api import RESPONSES
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.storage.learned import ReasoningForms
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits

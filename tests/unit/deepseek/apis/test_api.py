@@ -8,14 +8,14 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import NO_CHAT
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.apis.responses_api import RESPONSES
+from deepseek_cursor_proxy.features.web_search.responses_api import RESPONSES
 from tests.fake_deepseek import contract
 from tests.fake_deepseek.completion import PrefixCache
 from tests.fake_deepseek.contract import Refusal
 from tests.fake_deepseek.endpoints import endpoint_at
 from tests.support.histories import TOOLS, assistant, user
-from tests.unit.deepseek.apis.test_responses_api import CALL, IMAGE, history
-from tests.unit.deepseek.apis.test_responses_stream import ANSWERS, REQUEST
+from tests.unit.features.web_search.test_responses_api import CALL, IMAGE, history
+from tests.unit.features.web_search.test_responses_stream import ANSWERS, REQUEST
 
 TOOL_IMAGE = Message("tool", ({"type": "text", "text": "shot"}, IMAGE), tool_call_id="call_1")
 IMAGES = (Message("user", (IMAGE,)), assistant("", CALL, reasoning="r"), TOOL_IMAGE, user("So?"))

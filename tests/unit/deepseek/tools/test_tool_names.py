@@ -2,9 +2,10 @@ import random
 import unittest
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, Message, ToolCall
-from deepseek_cursor_proxy.deepseek.apis import chat_api, responses_api
+from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, read_own_names, restore_names
 from deepseek_cursor_proxy.deepseek.tools.tool_definitions import is_accepted, sent_name, sent_names
+from deepseek_cursor_proxy.features.web_search import responses_api
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.support.chunks import written_chunk
 from tests.unit.protocols.test_tool_namespaces import LEGAL, PIECES

@@ -1,0 +1,17 @@
+"""What the proxy can do beyond chat completions: each folder whole, with its table, endpoints, observer and command.
+
+Nothing but `proxy.py` and `cli/` imports a feature. A feature imports the core, and another feature only where the
+table in `tests/test_architecture.py` says so.
+
+    responses       OpenAI's Responses API (Codex), with stored and background responses
+    messages        Anthropic's Messages API (Claude Code)
+    web_search      DeepSeek's own web search, by the APIs of DeepSeek that have it
+    passthrough     models whose requests go elsewhere unchanged
+    sessions        recorded trajectories: their file, rendering, token masks, export
+    response_cache  repeated questions answered without a call
+    usage           the ledger of requests and costs, its sums, the balance of the account
+    keys            named keys, their limits and groups
+    redis           what several proxies share on Redis or Valkey
+    dashboard       a second listener for the owner: the page, metrics, health
+    traces          a file per request, and what explains it
+"""

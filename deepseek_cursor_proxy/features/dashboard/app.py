@@ -1,0 +1,221 @@
+"""AdminApp: HttpRequest in, HttpReply out, for the admin listener: the table of paths and the headers of every reply.
+
+A request is checked in this order: Host and Origin, method, key, path. Only the files of the dashboard, which contain
+no data, and the proof for commands (`running`) need no key. Every reply forbids what the page does not need: other
+hosts, frames, guesses about types.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import parse_qsl
+
+from deepseek_cursor_proxy import errors
+from deepseek_cursor_proxy.access import Access
+from deepseek_cursor_proxy.config.access_keys import AccessKey
+from deepseek_cursor_proxy.features.dashboard import requests, stats
+from deepseek_cursor_proxy.features.dashboard.context import AdminContext
+from deepseek_cursor_proxy.features.dashboard.running import PROOF_PATH, proof
+from deepseek_cursor_proxy.features.sessions import admin as sessions
+from deepseek_cursor_proxy.features.usage import admin as usage
+from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
+from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
+from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.storage.private_files import InstallationSecret
+
+_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Headers = (
+    ("Content-Security-Policy", _CSP),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+_METHODS = "GET, HEAD"
+_METRICS = "/metrics"
+_NONCE = re.compile(r"nonce=([0-9a-f]{32})")
+_MOST_FIELDS = 20
+_INDEX = "/index.html"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
+
+# Called with the context, the fields of the query and the groups of the path.
+_ENDPOINTS: tuple[tuple[str, Callable[..., HttpReply | dict[str, Any]]], ...] = (
+    ("/healthz", lambda context, fields: {"status": "alive"}),
+    ("/readyz", lambda context, fields: stats.ready(context)),
+    (_METRICS, lambda context, fields: stats.metrics(context)),
+    ("/api/stats", lambda context, fields: stats.stats(context)),
+    ("/api/config", lambda context, fields: stats.settings(context)),
+    ("/api/requests", requests.page),
+    ("/api/requests/(-?[0-9]{1,15})", lambda context, fields, id: requests.details(context, int(id))),
+    ("/api/usage", usage.report),
+    ("/api/keys", lambda context, fields: usage.keys(context)),
+    ("/api/sessions", lambda context, fields: sessions.sessions(context.services())),
+    (
+        "/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?",
+        lambda context, fields, session, node: sessions.find(context.services(), session, node),
+    ),
+)
+
+
+class AdminApp:
+    """Called by the threads of the listener; `reload` by the main thread."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._files = StaticFiles()
+        self._secret = InstallationSecret(context.config.reasoning_content_path)
+        self._access = AdminAccess(context)
+
+    def __call__(self, request: HttpRequest) -> HttpReply:
+        try:
+            reply = self._reply(request)
+        except errors.ProxyError as error:
+            reply = _error_reply(error)
+        return HttpReply(reply.status, reply.body, (*reply.headers, *_HEADERS))
+
+    def reload(self) -> None:
+        self._access = AdminAccess(self._context, self._access)
+
+    def _reply(self, request: HttpRequest) -> HttpReply:
+        self._access.check_address(request)
+        if request.method not in ("GET", "HEAD"):
+            raise errors.MethodNotAllowed(f"The dashboard answers {_METHODS}.", _METHODS)
+        if self._files.has(request.path):
+            return self._files.reply(request.path)
+        if request.path == PROOF_PATH:
+            return self._prove(request.query)
+        self._access.check_key(request, is_for_metrics=request.path == _METRICS)
+        try:
+            fields = dict(parse_qsl(request.query, max_num_fields=_MOST_FIELDS))
+        except ValueError:
+            raise errors.BadRequest("The query has too many fields.") from None
+        for pattern, endpoint in _ENDPOINTS:
+            if (match := re.fullmatch(pattern, request.path)) is not None:
+                found = endpoint(self._context, fields, *match.groups())
+                return found if isinstance(found, HttpReply) else HttpReply.json(found)
+        raise errors.NotFound(
+            "There is nothing at this path of the dashboard's port; the API is at the proxy's own port."
+        )
+
+    def _prove(self, query: str) -> HttpReply:
+        if (nonce := _NONCE.fullmatch(query)) is None:
+            raise errors.BadRequest("The proof wants a nonce of 32 hexadecimal digits.")
+        # A command asks, which may read the ledger next.
+        self._context.services().ledger.flush()
+        answer = proof(self._secret.read(), self._context.url, nonce[1])
+        return HttpReply(200, answer.encode(), (("Content-Type", "text/plain"),))
+
+
+def _error_reply(error: errors.ProxyError) -> HttpReply:
+    headers: Headers = ()
+    if isinstance(error, errors.MethodNotAllowed):
+        headers += (("Allow", error.allow),)
+    if isinstance(error, errors.Unauthorized):
+        headers += (("WWW-Authenticate", "Bearer"),)
+    if error.retry_after is not None:
+        headers += (("Retry-After", str(error.retry_after)),)
+    return HttpReply.json({"error": {"message": error.message, "code": error.code}}, error.status, headers)
+
+
+class AdminAccess:
+    """Who may ask: a request under this machine's name, with the key. Connection threads call it.
+
+    Host      an IP address, localhost, *.localhost or `admin_host`: a page that reaches us by DNS rebinding has another
+    Origin    none, or the very host of the request: other pages of this machine are foreign as well
+    key       `admin_key`, or the one in admin.key; for /metrics also `metrics_key`; in Authorization, never in a cookie
+
+    Keys are compared in constant time, and wrong ones make their sender wait, as on the proxy's own port (`Access`).
+    """
+
+    def __init__(self, context: AdminContext, former: "AdminAccess | None" = None) -> None:
+        """New keys take over the failed attempts of the former ones."""
+        config = context.config
+        key = config.admin_key or AccessKey.of(context.own_key or "")
+        self._hosts = OwnHosts([config.admin_host])
+        former_access = former._full if former is not None else None
+        self._full: Access = Access(replace(config, access_keys=(key,), keys={}), former_access, environment={})
+        keys = (key,) if config.metrics_key is None else (key, config.metrics_key)
+        self._metrics = Access(replace(config, access_keys=keys, keys={}), self._full, environment={})
+
+    def check_address(self, request: HttpRequest) -> None:
+        """Forbidden for a request under a foreign name, or from a page of another origin."""
+        address = Address.of(request)
+        foreign = self._hosts.foreign_part(address._replace(origin=None))
+        origin, host = address.origin, (request.header("host") or "").lower()
+        # https: a reverse proxy of the owner may speak TLS.
+        if foreign is None and origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+            foreign = f"Origin: {origin}"
+        if foreign is not None:
+            raise errors.Forbidden(
+                f"The dashboard answers under its own address only, and this request came under {safe_text(foreign)}. "
+                "Open it at http://127.0.0.1 or localhost."
+            )
+
+    def check_key(self, request: HttpRequest, *, is_for_metrics: bool = False) -> None:
+        """WrongKey or TooManyAttempts unless the request has the key."""
+        try:
+            (self._metrics if is_for_metrics else self._full).admit(request)
+        except errors.WrongKey:
+            raise errors.WrongKey(
+                "The key of the dashboard is missing or wrong. Send it as 'Authorization: Bearer …'; it is admin_key, "
+                "or else in admin.key beside the store. `deepseek-cursor-proxy dashboard` opens the page with it.",
+                code="wrong_admin_key",
+            ) from None
+
+
+class StaticFiles:
+    """The files of the dashboard, read when a browser asks. They contain no data and need no key.
+
+    Only names that are in the folder are served, so no path leads out of it.
+    """
+
+    def __init__(self, folder: Traversable | None = None) -> None:
+        # By way of resources, because the package may be in a zip file.
+        self._folder = folder or files("deepseek_cursor_proxy.features.dashboard") / "page"
+
+    @cached_property
+    def _files(self) -> dict[str, Traversable]:
+        found = dict(_walk(self._folder, ""))
+        return {**found, "/": found[_INDEX]} if _INDEX in found else found
+
+    def has(self, path: str) -> bool:
+        return path in self._files
+
+    def reply(self, path: str) -> HttpReply:
+        file = self._files[path]
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise errors.Overloaded(
+                f"A file of the dashboard cannot be read: {error.strerror}.", retry_after=1
+            ) from None
+        return HttpReply(200, data, (("Content-Type", _type(file)),))
+
+
+def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    """Every file below a folder that has a known type, under the path that leads to it."""
+    for each in folder.iterdir() if folder.is_dir() else ():
+        if each.is_dir():
+            yield from _walk(each, f"{path}/{each.name}")
+        elif _type(each) and not each.name.startswith("."):
+            yield f"{path}/{each.name}", each
+
+
+def _type(file: Traversable) -> str:
+    return _TYPES.get(PurePosixPath(file.name).suffix, "")

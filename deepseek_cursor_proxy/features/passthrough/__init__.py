@@ -1,0 +1,1 @@
+"""Models whose requests go to another host unchanged: `endpoint` forwards them."""

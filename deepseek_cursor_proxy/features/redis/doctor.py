@@ -1,0 +1,50 @@
+"""The engine that several proxies share: whether it answers, is new enough and has the same secret. Writes nothing."""
+
+import contextlib
+
+from deepseek_cursor_proxy.cli.doctor.subject import Finding, Subject, failed, good, warning
+from deepseek_cursor_proxy.config.values import expand_home
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.storage.private_files import given_secret, read_secret
+
+ENGINE = "engine"
+_OLDEST = (6, 2)
+# Others drop keys that chats still need, or that count budgets.
+_POLICIES = ("noeviction", "volatile-lru", "volatile-lfu", "volatile-ttl", "volatile-random")
+
+
+def check(subject: Subject) -> list[Finding]:
+    # Imported late: most proxies have no engine.
+    from deepseek_cursor_proxy.features.redis.address import RedisAddress
+    from deepseek_cursor_proxy.features.redis.client import RedisClient
+    from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable
+    from deepseek_cursor_proxy.features.redis.state import is_shared_with, read_info, version_of
+
+    config = subject.config
+    assert config.store is not None
+    try:
+        address = RedisAddress.parse(config.store)
+        given = given_secret(config.secret_file, subject.environment)
+        secret = given or read_secret(expand_home(config.reasoning_content_path))
+    except StartupError as error:
+        return [failed(ENGINE, str(error), "correct `store` or `secret_file`")]
+    with contextlib.closing(RedisClient(address)) as engine:
+        try:
+            info = read_info(engine)
+            is_ours = secret is None or is_shared_with(engine, secret, may_write=False)
+        except RedisUnavailable as error:
+            return [failed(ENGINE, f"it does not answer: {error}", "start it, or correct `store`")]
+    version, policy = info.get("redis_version", "?"), info.get("maxmemory_policy", "")
+    if version_of(info) < _OLDEST:
+        return [failed(ENGINE, f"{address} is version {version}", "6.2 is the oldest that works")]
+    if not is_ours:
+        remedy = "give every proxy the same secret_file; `store secret` prints the secret of one"
+        return [failed(ENGINE, f"{address} is used with another installation secret", remedy)]
+    if given is None:
+        remedy = "set secret_file, so that other proxies can have the same secret"
+        return [warning(ENGINE, f"{address} answers, with a secret that only this proxy has", remedy)]
+    if policy and policy not in _POLICIES:
+        return [
+            warning(ENGINE, f"{address} drops keys that are in use ({policy})", "set maxmemory-policy to noeviction")
+        ]
+    return [good(ENGINE, f"{address} answers, version {version}")]

@@ -1,0 +1,82 @@
+"""/api/sessions: the recorded sessions of all callers, the tree of one, and a trajectory with its thinking.
+
+These alone show prompts and answers, because the owner chose to record them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from deepseek_cursor_proxy.errors import NotFound, Overloaded
+from deepseek_cursor_proxy.json_codec import as_object
+from deepseek_cursor_proxy.storage.faults import Unusable
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.features.sessions.store import SessionStore
+    from deepseek_cursor_proxy.features.sessions.trajectory import Node, Session
+    from deepseek_cursor_proxy.proxy import Proxy
+
+_LONGEST_TITLE = 120
+
+
+def sessions(services: "Proxy") -> dict[str, Any]:
+    with _store(services) as store:
+        return {"sessions": [_session(each) for each in (store.list(None) if store is not None else ())]}
+
+
+def find(services: "Proxy", session: str, number: str | None) -> dict[str, Any]:
+    """A session and its nodes, without their messages; or one node with them."""
+    if number is not None:
+        return _trajectory(services, session, int(number))
+    with _store(services) as store:
+        found = next((each for each in store.list(None) if each.uuid == session), None) if store is not None else None
+        if store is None or found is None:
+            raise NotFound("There is no such session, or it was deleted.", code="unknown_session")
+        return {"session": _session(found), "nodes": [_summary(node) for node in store.nodes(session)]}
+
+
+def _trajectory(services: "Proxy", session: str, number: int) -> dict[str, Any]:
+    with _store(services) as store:
+        node = store.node(session, number) if store is not None else None
+    if node is None:
+        raise NotFound("There is no such trajectory, or its session was deleted.", code="unknown_node")
+    names = [as_object(tool.get("function")).get("name") for tool in node.tools]
+    return {**_summary(node), "messages": list(node.messages), "own": sorted(node.own), "tools": names}
+
+
+@contextmanager
+def _store(services: "Proxy") -> "Iterator[SessionStore | None]":
+    """The store; None if there are no sessions yet."""
+    try:
+        yield services.sessions.existing_store()
+    except Unusable as fault:
+        raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
+
+
+def _session(session: "Session") -> dict[str, Any]:
+    names = ("uuid", "model", "created_at", "used_at", "requests", "nodes", "tokens", "cost")
+    fields = {name: getattr(session, name) for name in names}
+    return {**fields, "name": session.options.name, "tags": list(session.options.tags)}
+
+
+def _summary(node: "Node") -> dict[str, Any]:
+    metadata = as_object(node.info.get("metadata"))
+    return {
+        "id": node.id,
+        "parent": node.parent,
+        "title": _title(node),
+        "message_count": len(node.messages),
+        "turns": len(node.own),
+        **{name: node.info.get(name) for name in ("model", "started", "finished", "cost")},
+        **{name: metadata.get(name) for name in ("api", "finish_reason", "is_complete")},
+        "requests": metadata.get("request_numbers"),
+    }
+
+
+def _title(node: "Node") -> str:
+    """The beginning of the first question."""
+    for message in node.messages:
+        content = message.get("content")
+        if message.get("role") == "user" and isinstance(content, str):
+            return " ".join(content.split())[:_LONGEST_TITLE]
+    return ""

@@ -1,0 +1,151 @@
+"""Sessions: created, listed, read, exported and deleted; and the prompt that a chat request would send.
+
+Requests are recorded by their path: /s/{id} before the path of any API (see `routes`). To the caller of another key a
+session does not exist. One that a key creates before an upstream has accepted it is in memory for some minutes.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, unknown_session
+from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
+from deepseek_cursor_proxy.exchange.exchange import prepare_request
+from deepseek_cursor_proxy.features.sessions import export, rendering
+from deepseek_cursor_proxy.features.sessions.export import node_json, prompt_json, session_json
+from deepseek_cursor_proxy.features.sessions.trajectory import Session, SessionOptions, message_json
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
+from deepseek_cursor_proxy.json_codec import Json, bad_field, decode_json_object, encode_json, optional, too_long
+from deepseek_cursor_proxy.protocols.request import parse
+from deepseek_cursor_proxy.storage.faults import Unusable
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.proxy import Proxy
+
+_LONGEST_NAME = 200
+_MOST_TAGS = 32
+# Host and port as clients send them; anything else would end up in a URL of ours.
+_HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?")
+
+
+class SessionsEndpoint(GenerationEndpoint):
+    _services: "Proxy"
+
+    def create(self, request: HttpRequest, _: str) -> HttpReply:
+        caller = self.admit(request).namespace
+        raw = request.read_body()
+        options = _options(decode_json_object(raw) if raw.strip() else {})
+        with _faults():
+            session = self._services.sessions.create(caller, options, is_known=bool(self._report.key))
+        return HttpReply.json(
+            {**session_json(session, _base_url(request, session)), "ttl_seconds": options.ttl_seconds}
+        )
+
+    def list(self, request: HttpRequest, _: str) -> HttpReply:
+        caller = self.admit(request).namespace
+        with _faults():
+            listed = self._services.sessions.list(caller)
+        return HttpReply.json({"sessions": [session_json(session, _base_url(request, session)) for session in listed]})
+
+    def retrieve(self, request: HttpRequest, session: str) -> HttpReply:
+        stored = self._find(request, session)
+        return HttpReply.json(session_json(stored, _base_url(request, stored)))
+
+    def delete(self, request: HttpRequest, session: str) -> HttpReply:
+        caller = self.admit(request).namespace
+        with _faults():
+            is_deleted = self._services.sessions.delete(caller, session)
+        if not is_deleted:
+            raise unknown_session()
+        return HttpReply.json({"status": "deleted", "uuid": session})
+
+    def nodes(self, request: HttpRequest, session: str) -> HttpReply:
+        stored = self._find(request, session)
+        tokenizer = self._services.counter.load_tokenizer()
+
+        def pieces() -> Pieces:
+            yield b'{"nodes":['
+            for index, node in enumerate(self._services.sessions.nodes(stored.uuid)):
+                yield b"," * bool(index) + encode_json(node_json(node, tokenizer))
+            yield b"]}"
+
+        return HttpReply(200, pieces(), (("Content-Type", "application/json"),))
+
+    def export(self, request: HttpRequest, session: str) -> HttpReply:
+        stored = self._find(request, session)
+        (form,) = parse_qs(request.query).get("format", ["openai"])[-1:]
+        if form not in export.FORMATS:
+            raise BadRequest(f"format is {', '.join(export.FORMATS)}.", param="format")
+        tokenizer = self._services.counter.load_tokenizer() if form == "nodes" else None
+        lines = export.lines(self._services.sessions.nodes(stored.uuid), form, export.Filter(), tokenizer)
+        return HttpReply(200, lines, (("Content-Type", "application/jsonl; charset=utf-8"),))
+
+    def render(self, request: HttpRequest, _: str) -> HttpReply:
+        """The prompt of a chat request in a session; nothing is sent."""
+        if not self._report.path_session:
+            raise NotFound("Prompts are rendered in a session, at /s/{id}/v1/chat/completions/render.")
+        return self.serve(request, None, self._render)
+
+    def health(self, request: HttpRequest, _: str) -> HttpReply:
+        """GET /health, as other recorders have it; needs no key."""
+        services = self._services
+        sessions, servers = services.sessions.count(), len(services.upstreams.all)
+        model = services.config.upstream_model
+        return HttpReply.json({"status": "ok", "model": model, "sessions": sessions, "servers": servers})
+
+    def _render(self, client: ClientRequest) -> HttpReply:
+        services = self._services
+        chat = parse(client.body, services.config, client.memory)
+        prepared = prepare_request(client.namespace, chat, services)
+        messages = [message_json(message) for message in prepared.messages]
+        return HttpReply.json(prompt_json(messages, list(prepared.tools), services.counter.load_tokenizer()))
+
+    def _find(self, request: HttpRequest, session: str) -> Session:
+        caller = self.admit(request).namespace
+        with _faults():
+            stored = self._services.sessions.get(caller, session)
+        if stored is None:
+            raise unknown_session()
+        return stored
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Raise Overloaded for faults of the file."""
+    try:
+        yield
+    except Unusable as fault:
+        raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
+
+
+def _options(body: Json) -> SessionOptions:
+    name = optional(body, "name", str, "a string") or ""
+    if len(name) > _LONGEST_NAME:
+        raise too_long("name", _LONGEST_NAME)
+    tags = optional(body, "tags", list, "a list of strings") or []
+    if len(tags) > _MOST_TAGS or not all(isinstance(tag, str) and len(tag) <= _LONGEST_NAME for tag in tags):
+        raise bad_field("tags", f"a list of at most {_MOST_TAGS} strings")
+    ttl = body.get("ttl_seconds")
+    if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl < 10**10):
+        raise bad_field("ttl_seconds", "a number above 0")
+    parser = optional(body, "tool_parser", str, "a string")
+    return SessionOptions(
+        name,
+        tuple(tags),
+        optional(body, "track_tree", bool, "true or false") or False,
+        rendering.check_parser(parser or rendering.HERMES),
+        ttl,
+        reads_written_calls=bool(parser),
+    )
+
+
+def _base_url(request: HttpRequest, session: Session) -> str:
+    """The base URL of a session, under the name that the client calls the proxy by."""
+    host = request.authority or request.header("host") or ""
+    if not _HOST.fullmatch(host):
+        host = "127.0.0.1"
+    scheme = "https" if request.header("x-forwarded-proto") == "https" else "http"
+    return f"{scheme}://{host}/s/{session.uuid}/v1"

@@ -1,0 +1,1 @@
+"""Traces: `trace` writes a private JSON file per request, and explains one."""

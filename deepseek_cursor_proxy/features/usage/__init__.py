@@ -1,0 +1,8 @@
+"""Usage: what was asked and what it cost, for as long as a person may want to know.
+
+    ledger     UsageLedger: writes every request that ended into the store's file, in batches, on a thread of its own
+    report     sums of the ledger by day, model, key, API or session, as the command prints and the dashboard shows them
+    balance    what is left on an account at DeepSeek
+
+`admin` is its JSON for the dashboard, `command` what `usage` and `balance` print.
+"""

@@ -1,9 +1,0 @@
-"""Usage: what was asked and what it cost, for as long as a person may want to know.
-
-    ledger     UsageLedger: writes every request that ended into the store's file, in batches, on a thread of its own
-    report     sums of the ledger by day, model, key, API or session, as the command prints and the dashboard shows them
-    limits     Limiter: what named keys and groups may use, reserved before a call and settled after it
-    balance    what is left on an account at DeepSeek
-
-`exchange/services` builds the ledger; `cli` and `admin` read it.
-"""

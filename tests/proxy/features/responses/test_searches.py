@@ -1,0 +1,368 @@
+"""Searches that DeepSeek runs itself: the client sees them, and DeepSeek gets them back as it sent them."""
+
+import itertools
+import json
+import re
+import threading
+from dataclasses import replace
+from typing import Any
+
+from tests.fake_deepseek import Answer, Call, Citation, Failure, FakeDeepSeek, Search, prompt
+from tests.proxy.features.responses.test_background import BackgroundTestCase
+from tests.support.harness import PATIENCE, read_until
+from tests.support.polling import eventually
+from tests.support.responses_client import PATH, Json, ResponsesTestCase, check_stream, kinds, question
+
+TOOL = {"type": "web_search", "external_web_access": True}
+LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}
+PATCHES = {"type": "custom", "name": "apply_patch", "description": "Patches files."}
+AGENTS = {"type": "namespace", "name": "agents.v1", "description": "Agents.", "tools": [{**LOOK, "name": "spawn"}]}
+TOOLS = [LOOK, PATCHES, AGENTS, TOOL]
+CITED = (Citation("https://a.example", "A", 0, 2), Citation("https://b.example", "B", 3, 9))
+ODD = '{"type": "odd_call", "id": "odd_1", "status": "completed", "data": {"a": [1]}}'
+FIRST = Answer(
+    reasoning="It does.",
+    content="It rains.",
+    searches=(
+        Search(("rain", "weather"), reasoning="Where? "),
+        Search(url="https://a.example", text="I read on."),
+        Search(url="https://a.example", pattern="rain", reasoning="There? ", status="failed"),
+        Search(raw=ODD),
+    ),
+    citations=CITED,
+)
+SECOND = Answer("And the sun? ", "It shines.", searches=(Search(("sun",), has_id=False), Search(("sun",))))
+THIRD = Answer("Enough.", "You are welcome.")
+THOUGHTS = ("Where? There? It does.", "And the sun? ")
+
+
+def without(item: Json, *names: str) -> Json:
+    return {name: value for name, value in item.items() if name not in names}
+
+
+def as_codex(items: list[Json]) -> list[Json]:
+    """Items as Codex sends them: without ids, searches with the fields it knows, reasoning sealed."""
+    found = []
+    for item in items:
+        if item["type"] == "reasoning":
+            item = {"type": "reasoning", "summary": [], "encrypted_content": item.get("encrypted_content")}
+        elif item["type"] == "web_search_call":
+            item = {"type": "web_search_call", "status": item["status"], "action": item["action"]}
+        found.append(without(item, "id"))
+    return found
+
+
+class SearchCase(ResponsesTestCase):
+    def sent(self, at: int = -1) -> Json:
+        """The body that DeepSeek was sent."""
+        return dict(json.loads(self.fake.seen[at].body))
+
+    def sent_items(self) -> list[list[str]]:
+        """The items of every request, each as it was sent."""
+        return [[json.dumps(item) for item in self.sent(at)["input"]] for at in range(len(self.fake.seen))]
+
+    def assert_prefixes_stay(self) -> None:
+        self.assertEqual([], self.fake.refused)
+        self.assertEqual({"/responses"}, {seen.path for seen in self.fake.seen})
+        every = self.sent_items()
+        for before, after in itertools.pairwise(every):
+            self.assertEqual(before, after[: len(before)])
+
+    def assert_cached(self, response: Json) -> None:
+        """Everything up to the last question was in DeepSeek's cache: it got its own answers back as they were."""
+        usage = response["usage"]
+        *_, last, header = prompt.parts(self.fake.seen[-1].payload)
+        new = sum(-(-len(part.text.encode()) // 4) for part in (last, header))
+        self.assertEqual(usage["input_tokens"] - new, usage["input_tokens_details"]["cached_tokens"])
+
+
+class TestThreeTurns(SearchCase):
+    """A chat of three turns, in every way that clients continue it."""
+
+    def chat(self, echo: Any, **fields: Any) -> list[Json]:
+        proxy, history = self.running, [question("Rain?")]
+        found = []
+        for answer, following in ((FIRST, "And sun?"), (SECOND, "Thanks."), (THIRD, "")):
+            self.fake.answer(answer)
+            found.append(self.complete(proxy, history, tools=TOOLS, **fields))
+            if len(found) > 1:
+                self.assert_cached(found[-1])
+            history = [*history, *echo(found[-1]["output"]), question(following)]
+        self.assert_prefixes_stay()
+        self.assert_upstream_saw(*THOUGHTS)
+        return found
+
+    def test_items_that_come_back_as_they_are_go_up_as_deepseek_sent_them(self) -> None:
+        for stream in (True, False):
+            with self.subTest(stream=stream):
+                self.fake.forget()
+                found = self.chat(list, stream=stream, store=False, instructions=f"Stream: {stream}.")
+                searches = [item for item in found[0]["output"] if item["type"].endswith("_call")]
+                self.assertTrue(all(json.dumps(item) in json.dumps(self.sent()["input"]) for item in searches))
+                kinds_sent = kinds(self.sent()["input"])
+                self.assertEqual([*kinds(found[0]["output"]), "message"], kinds_sent[2 : len(found[0]["output"]) + 3])
+
+    def test_a_client_that_drops_ids_and_seals_its_reasoning(self) -> None:
+        found = self.chat(as_codex, stream=True, store=False, include=["reasoning.encrypted_content"])
+        ids = [item.get("id") for item in self.sent()["input"] if item["type"] == "web_search_call"]
+        self.assertEqual([item["id"] for item in found[0]["output"] if item["type"] == "web_search_call"], ids[:3])
+
+    def test_a_client_that_drops_its_reasoning(self) -> None:
+        self.chat(lambda items: [item for item in items if item["type"] != "reasoning"], stream=True, store=False)
+
+    def test_a_client_that_drops_nearly_everything(self) -> None:
+        self.chat(lambda items: as_codex([item for item in items if item["type"] != "reasoning"]), stream=False)
+
+    def test_a_client_that_sends_no_searches_keeps_its_reasoning(self) -> None:
+        proxy, history = self.running, [question("Rain?")]
+        for answer in (FIRST, SECOND, THIRD):
+            self.fake.answer(answer)
+            output = self.complete(proxy, history, tools=TOOLS, store=False)["output"]
+            text = "".join(item["content"][0]["text"] for item in output if item["type"] == "message")
+            history = [*history, {"role": "assistant", "content": text}, question("And?")]
+        self.assertEqual([], self.fake.refused)
+        self.assert_upstream_saw(*THOUGHTS)
+
+    def test_previous_response_id_and_references_lead_to_the_same_items(self) -> None:
+        self.chat(list, stream=True, store=False)
+        expected = self.sent_items()[-1]
+        for way in ("previous", "reference"):
+            with self.subTest(way):
+                self.fake.forget()
+                proxy, before, history = self.proxy(), None, [question("Rain?")]
+                for answer, following in ((FIRST, "And sun?"), (SECOND, "Thanks."), (THIRD, "")):
+                    self.fake.answer(answer)
+                    found = self.complete(proxy, history, tools=TOOLS, previous_response_id=before)
+                    if way == "previous":
+                        before, history = found["id"], [question(following)]
+                    else:
+                        references = [{"type": "item_reference", "id": item["id"]} for item in found["output"]]
+                        history = [*history, *references, question(following)]
+                self.assert_prefixes_stay()
+                self.assert_upstream_saw(*THOUGHTS)
+                self.assertEqual([json.loads(item)["type"] for item in expected], kinds(self.sent()["input"]))
+
+    def test_a_stored_response_has_its_searches(self) -> None:
+        self.fake.answer(FIRST, SECOND)
+        first = self.complete(self.running, "Rain?", tools=TOOLS)
+        self.assertEqual(first["output"], self.get(self.running, first).value["output"])
+        second = self.complete(self.running, "And sun?", tools=TOOLS, previous_response_id=first["id"])
+        listed = self.get(self.running, second, "/input_items?order=asc").value["data"]
+        self.assertEqual(kinds(first["output"]), kinds(listed[1:-1]))
+
+
+class TestAnswers(SearchCase):
+    def test_a_stream_and_a_plain_response_have_the_same_items(self) -> None:
+        seen = []
+        for stream in (True, False):
+            self.fake.answer(FIRST)
+            found = self.complete(self.proxy(), "Rain?", tools=TOOLS, stream=stream)
+            seen.append([without(item, "id") for item in found["output"]])
+            self.assertEqual([each.annotation() for each in CITED], found["output"][-1]["content"][0]["annotations"])
+            self.assertEqual("I read on.It rains.", found["output_text"])
+        self.assertEqual(*seen)
+
+    def test_every_search_has_an_id_of_its_own(self) -> None:
+        twice = Search(raw='{"type": "web_search_call", "id": "ws_1", "status": "completed"}')
+        self.fake.answer(Answer("Hm.", "Rain.", searches=(twice, twice, Search(has_id=False))))
+        response = self.complete(self.running, "Rain?", tools=TOOLS, stream=True)
+        ids = [item["id"] for item in response["output"] if item["type"] == "web_search_call"]
+        suffix = response["id"].removeprefix("resp_")
+        self.assertEqual(["ws_1", f"ws_{suffix}_1", f"ws_{suffix}_2"], ids)
+
+    def test_a_forced_search_is_made_without_thinking(self) -> None:
+        for choice in ({"type": "web_search"}, {"type": "web_search_preview"}):
+            tool = {**TOOL, **choice}
+            self.fake.answer(Answer("No thought.", "It rains."))
+            found = self.complete(self.running, "Rain?", tools=[LOOK, tool], tool_choice=choice)
+            self.assertEqual(["web_search_call", "message"], kinds(found["output"]))
+            sent = self.sent()
+            self.assertEqual((choice, {"effort": "none"}), (sent["tool_choice"], sent["reasoning"]))
+            self.assertEqual([LOOK["name"], None], [tool.get("name") for tool in sent["tools"]])
+
+    def test_functions_custom_tools_and_namespaces_work_beside_a_search(self) -> None:
+        calls = (Call("call_1", "apply_patch", '{"input": "a\\nb"}'), Call("call_2", "agents_v1__spawn", "{}"))
+        self.fake.answer(Answer("Patch.", "On it.", calls, searches=(Search(reasoning="Look. "),)))
+        found = self.complete(self.running, "Do it.", tools=TOOLS, stream=True)
+        *_, patch, spawn = found["output"]
+        self.assertEqual(("custom_tool_call", "a\nb"), (patch["type"], patch["input"]))
+        names = {tool["name"] for tool in self.sent()["tools"] if tool["type"] == "function"}
+        self.assertEqual(3, len(names))
+        self.assertEqual(["function"] * 3 + ["web_search"], [tool["type"] for tool in self.sent()["tools"]])
+        outputs = [{"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}]
+        outputs += [{"type": "function_call_output", "call_id": "call_2", "output": "done"}]
+        self.complete(self.running, outputs, tools=TOOLS, previous_response_id=found["id"])
+        self.assert_upstream_saw("Look. Patch.")
+        self.assertEqual("function_call", spawn["type"])
+        self.assert_prefixes_stay()
+
+    def test_a_stream_that_breaks_off_inside_a_search_leaves_it_undone(self) -> None:
+        for cut in (3, 4, 5):
+            with self.subTest(cut):
+                self.fake.answer(Answer("Hm.", "Rain.", searches=(Search(),), cut_after=cut))
+                found = self.create(self.running, "Rain?", tools=[TOOL], stream=True).events
+                self.assertEqual("response.failed", found[-1]["type"])
+                (search,) = found[-1]["response"]["output"]
+                self.assertEqual(("web_search_call", "failed"), (search["type"], search["status"]))
+                self.assertNotIn("response.output_item.done", [event["type"] for event in found])
+
+    def test_a_busy_deepseek_is_called_again(self) -> None:
+        self.fake.answer(Failure(503), Answer("Hm.", "Rain.", searches=(Search(),)))
+        found = self.complete(self.proxy(retry_budget=5), "Rain?", tools=[TOOL], stream=True)
+        self.assertEqual(["web_search_call", "reasoning", "message"], kinds(found["output"]))
+
+    def test_an_interrupted_search_can_be_sent_back(self) -> None:
+        self.fake.answer(Answer("Hm.", searches=(Search(reasoning="Where? "),), finish_reason="length"))
+        found = self.create(self.running, "Rain?", tools=[TOOL], stream=True).response
+        self.assertEqual("incomplete", found["status"])
+        history = [question("Rain?"), *found["output"], question("Go on.")]
+        self.complete(self.running, history, tools=[TOOL], store=False)
+        self.assertEqual([], self.fake.refused)
+        self.assertIn("web_search_call", kinds(self.sent()["input"]))
+
+    def test_searches_are_counted(self) -> None:
+        self.fake.answer(FIRST, SECOND, THIRD)
+        for _ in range(3):
+            self.complete(self.running, "Rain?", tools=TOOLS)
+        records = self.running.server.services().request_log.ended()
+        self.assertEqual({1, 2, 0}, {record.tokens.searches for record in records if record.tokens is not None})
+
+    def test_sources_may_be_included(self) -> None:
+        self.fake.answer(SECOND)
+        include = ["web_search_call.action.sources"]
+        self.assertIn(
+            "web_search_call", kinds(self.complete(self.running, "Sun?", tools=TOOLS, include=include)["output"])
+        )
+
+    def test_an_answer_in_json_may_search_first(self) -> None:
+        form = {"format": {"type": "json_object"}}
+        self.fake.answer(Answer("Hm.", '{"rain": true}', searches=(Search(text="I look in JSON."),)))
+        self.complete(self.running, "Rain? JSON.", tools=[TOOL], text=form)
+
+
+class TestFaults(SearchCase):
+    def test_a_client_that_leaves_inside_a_search_cancels_it(self) -> None:
+        self.fake.answer(Answer("Hm.", "Rain.", searches=(Search(reasoning="Where? "),), stall_after=11))
+        with self.open_stream(self.running, "Rain?", tools=[TOOL]) as sock:
+            seen = read_until(sock, b"event: response.web_search_call.searching")
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        response = {"id": re.findall(rb"resp_[0-9a-f]{32}", seen)[0].decode()}
+        self.assertTrue(eventually(lambda: self.get(self.running, response).status == 200))
+        stored = self.get(self.running, response).value
+        self.assertEqual("cancelled", stored["status"])
+        self.assertEqual(
+            [("reasoning", "completed"), ("web_search_call", "failed")], list(map(state, stored["output"]))
+        )
+
+    def test_reasoning_that_nobody_has_becomes_a_transcript(self) -> None:
+        call = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "look", "{}")
+        self.fake.answer(Answer("So.", "I look.", (call,), searches=(Search(reasoning="Where? "),)), THIRD)
+        output = self.complete(self.running, "Rain?", tools=TOOLS, store=False)["output"]
+        told = {"type": "function_call_output", "call_id": call.id, "output": "wet"}
+        history = [question("Rain?"), *as_codex([item for item in output if item["type"] != "reasoning"]), told]
+        found = self.complete(self.proxy_with_new_store(), history, tools=TOOLS, store=False)
+        self.assertEqual([], self.fake.refused)
+        self.assertIn("You are welcome.", found["output_text"])
+        self.assertIn("I look.", json.dumps(self.sent()["input"]))
+
+    def test_no_caller_gets_the_searches_of_another(self) -> None:
+        for key in ("sk-one", "sk-two"):
+            self.fake.answer(replace(FIRST, searches=(Search(reasoning="Where? "),)))
+            output = self.complete(self.running, "Rain?", tools=TOOLS, store=False, key=key)["output"]
+            search = next(item for item in output if item["type"] == "web_search_call")
+            self.complete(self.running, [question("Rain?"), *as_codex(output), question("Sure?")], key=key)
+            self.assertEqual([search["id"]], [item["id"] for item in self.sent()["input"] if "id" in item])
+        self.complete(self.running, [question("Rain?"), *as_codex(output), question("Sure?")], key="sk-three")
+        self.assertEqual([], [item for item in self.sent()["input"] if "id" in item])
+
+    def test_many_chats_with_searches_at_once_keep_theirs(self) -> None:
+        self.fake = self.enterContext(FakeDeepSeek(responder=search_for))
+        proxy = self.proxy()
+        same: list[int] = []
+
+        def chat(number: int) -> None:
+            history = [question(f"Rain in {number}?")]
+            ids: list[str] = []
+            for _ in range(4):
+                output = self.complete(proxy, history, tools=TOOLS, stream=bool(number % 2), store=False)["output"]
+                ids += [item["id"] for item in output if item["type"] == "web_search_call"]
+                history += [*as_codex(output), question(f"Sure about {number}?")]
+            bodies = [json.loads(seen.body) for seen in self.fake.seen]
+            last = max((body["input"] for body in bodies if f" {number}?" in json.dumps(body["input"][0])), key=len)
+            if ids[:-1] == [item["id"] for item in last if item["type"] == "web_search_call"]:
+                same.append(number)
+
+        threads = [threading.Thread(target=chat, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        self.assertEqual((list(range(8)), []), (sorted(same), self.fake.refused))
+
+
+def state(item: Json) -> tuple[str, str]:
+    return item["type"], item["status"]
+
+
+def search_for(payload: Json) -> Answer:
+    """An answer whose words say nothing about the chat; only the search does."""
+    words = str(payload["messages"][0]["content"])
+    return Answer("So.", "It rains.", searches=(Search((words,), reasoning="Where? "),))
+
+
+class TestChoiceOfApi(SearchCase):
+    def paths(self) -> list[str]:
+        return [seen.path for seen in self.fake.seen]
+
+    def test_only_requests_with_a_search_go_to_the_responses_api(self) -> None:
+        self.fake.answer(FIRST)
+        proxy = self.running
+        output = self.complete(proxy, "Rain?", tools=TOOLS, store=False)["output"]
+        self.complete(proxy, "Rain?", tools=[LOOK])
+        self.complete(proxy, [question("Rain?"), *output, question("Sure?")])
+        self.assertEqual(["/responses", "/chat/completions", "/responses"], self.paths())
+
+    def test_a_deepseek_that_ignores_the_tool_answers_as_always(self) -> None:
+        self.fake.runs_server_tools = False
+        self.fake.answer(FIRST)
+        found = self.complete(self.proxy(), "Rain?", tools=TOOLS, stream=True)
+        self.assertEqual(["reasoning", "message"], kinds(found["output"]))
+
+    def test_items_of_other_servers_are_left_out_as_always(self) -> None:
+        picture = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "AAAA"}
+        said = {"role": "assistant", "content": "A cat."}
+        self.complete(self.running, [question("A cat?"), picture, said, question("Nice.")], tools=[TOOL])
+        self.assertNotIn("image_generation_call", json.dumps(self.sent()))
+
+    def test_tokens_are_counted_with_searches_in_the_history(self) -> None:
+        self.fake.answer(FIRST)
+        output = self.complete(self.running, "Rain?", tools=TOOLS, store=False)["output"]
+        body = {"input": [question("Rain?"), *output, question("Sure?")], "tools": TOOLS}
+        reply = self.send(self.running, "POST", f"{PATH}/input_tokens", body)
+        self.assertGreater(reply.value["input_tokens"], 10)
+
+
+class TestCompaction(SearchCase):
+    def test_a_history_with_searches_is_compacted(self) -> None:
+        self.fake.answer(FIRST, Answer(None, "They talked about rain."))
+        items = [question("Rain?")]
+        items += [*self.complete(self.running, items, tools=TOOLS)["output"], question("Thanks.")]
+        reply = self.send(self.running, "POST", f"{PATH}/compact", {"input": items, "tools": TOOLS})
+        self.assertEqual(200, reply.status, reply.body)
+        self.assertEqual(["message", "message", "compaction"], kinds(reply.value["output"]))
+        self.assertEqual("none", self.sent()["tool_choice"])
+        self.assert_prefixes_stay()
+
+
+class TestBackground(BackgroundTestCase):
+    def test_a_background_response_keeps_its_searches_and_their_events(self) -> None:
+        self.fake.answer(FIRST)
+        queued = self.queued(self.running, "Rain?", tools=TOOLS)
+        found = self.finished(self.running, queued)
+        self.assertEqual("completed", found["status"])
+        self.assertIn("web_search_call", kinds(found["output"]))
+        reply = self.send(self.running, "GET", f"{PATH}/{queued['id']}?stream=true")
+        self.assertEqual(found["output"], check_stream(reply.events)["output"])
+        following = self.complete(self.running, "Sure?", tools=TOOLS, previous_response_id=queued["id"])
+        self.assertEqual("completed", following["status"])
+        self.assertEqual([], self.fake.refused)

@@ -1,0 +1,136 @@
+"""The files of the dashboard: what its security policy forbids is not in them, and its colours can be read."""
+
+import itertools
+import re
+import tempfile
+import unittest
+import zipfile
+from pathlib import Path
+
+import deepseek_cursor_proxy
+from deepseek_cursor_proxy.features.dashboard.app import StaticFiles
+
+PACKAGE = Path(deepseek_cursor_proxy.__file__).parent
+DASHBOARD = PACKAGE / "features" / "dashboard" / "page"
+FILES = sorted(path for path in DASHBOARD.rglob("*") if path.is_file())
+SCRIPTS = [path for path in FILES if path.suffix == ".js"]
+TEXTS = {path: path.read_text(encoding="utf-8") for path in FILES}
+
+# What parses text as HTML or runs it.
+FORBIDDEN = (
+    "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "DOMParser", "createContextualFragment", "srcdoc",
+    "eval(", "Function(", 'setAttribute("style"', "javascript:", "XMLHttpRequest", "sendBeacon", "WebSocket",
+)  # fmt: skip
+
+# WCAG 2.2 AA: text 1.4.3, parts of the interface and of charts 1.4.11.
+TEXT, GRAPHICS = 4.5, 3.0
+SURFACES = ("page", "surface", "sunken", "hover")
+SERIES = tuple(f"series-{number}" for number in range(6))
+PAIRS = {
+    **dict.fromkeys(itertools.product(("text", "quiet", "accent"), SURFACES), TEXT),
+    **dict.fromkeys(itertools.product(("good", "warn", "bad"), ("page", "surface")), TEXT),
+    **{(name, f"{name}-soft"): TEXT for name in ("accent", "good", "warn", "bad")},
+    **{("text", f"{name}-soft"): TEXT for name in ("accent", "bad")},
+    ("quiet", "accent-soft"): TEXT,
+    ("on-accent", "accent-fill"): TEXT,
+    **dict.fromkeys(itertools.product((*SERIES, "bad", "line-strong"), ("surface",)), GRAPHICS),
+    ("line-strong", "page"): GRAPHICS,
+    ("accent", "line"): GRAPHICS,
+}
+
+
+class FilesTest(unittest.TestCase):
+    def test_the_page_is_small_and_its_files_can_be_read(self) -> None:
+        self.assertLess(sum(path.stat().st_size for path in FILES), 150 * 1024)
+        for path in SCRIPTS:
+            with self.subTest(path.name):
+                lines = TEXTS[path].splitlines()
+                self.assertLess(len(lines), 300)
+                self.assertTrue(lines[0].startswith("// "), "a file opens with what it is")
+                self.assertLessEqual(max(map(len, lines)), 120)
+
+    def test_nothing_parses_or_runs_text(self) -> None:
+        for path in SCRIPTS:
+            for word in FORBIDDEN:
+                with self.subTest(path.name, word=word):
+                    self.assertNotIn(word, TEXTS[path])
+
+    def test_the_page_has_no_script_or_style_of_its_own(self) -> None:
+        page = TEXTS[DASHBOARD / "index.html"]
+        self.assertNotRegex(page, r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]* src=)")
+
+    def test_everything_is_loaded_from_the_page_itself(self) -> None:
+        for path, text in TEXTS.items():
+            with self.subTest(path.name):
+                # The name of the SVG namespace is loaded by nobody.
+                foreign = re.findall(
+                    r"(?:https?:)?//[a-z0-9-]+\.[^\s\"'`]+", text.replace("http://www.w3.org/2000/svg", "")
+                )
+                self.assertEqual([], foreign)
+                self.assertNotIn("@import", text)
+
+    def test_every_file_that_is_named_is_there(self) -> None:
+        page = TEXTS[DASHBOARD / "index.html"]
+        named = {DASHBOARD / name for name in re.findall(r'(?:src|href)="([^"#]+)"', page)}
+        for path in SCRIPTS:
+            named |= {
+                (path.parent / name).resolve()
+                for name in re.findall(r'^(?:import|}).* from "(.+)";$', TEXTS[path], re.M)
+            }
+        self.assertEqual(set(), {str(path) for path in named if not path.is_file()})
+        # And none is left over.
+        self.assertEqual({DASHBOARD / "index.html", *named}, set(FILES))
+
+    def test_every_icon_that_is_used_is_there(self) -> None:
+        page = TEXTS[DASHBOARD / "index.html"]
+        drawn = set(re.findall(r'<symbol id="i-(\w+)"', page))
+        used = set(re.findall(r'href="#i-(\w+)"', page)) | {"light", "dark", "auto"}
+        for path in SCRIPTS:
+            used |= set(re.findall(r'\bicon(?:Button)?\("(\w+)"', TEXTS[path]))
+        self.assertEqual(drawn, used)
+
+
+class PackagingTest(unittest.TestCase):
+    def test_the_page_is_served_from_a_zip_file(self) -> None:
+        place = Path(self.enterContext(tempfile.TemporaryDirectory())) / "proxy.pyz"
+        with zipfile.ZipFile(place, "w") as archive:
+            for path in FILES:
+                archive.write(path, path.relative_to(PACKAGE.parent).as_posix())
+        with zipfile.ZipFile(place) as archive:
+            root = zipfile.Path(archive, "deepseek_cursor_proxy/features/dashboard/page/")
+            files = StaticFiles(root)
+            for path in FILES:
+                name = "/" + path.relative_to(DASHBOARD).as_posix()
+                self.assertTrue(files.has(name), name)
+                self.assertEqual(path.read_bytes(), files.reply(name).body)
+
+
+class ContrastTest(unittest.TestCase):
+    """The colours of theme.css, each a pair of light and dark."""
+
+    def test_text_and_charts_can_be_read_in_both_themes(self) -> None:
+        colours = {
+            name: pair
+            for name, *pair in re.findall(
+                r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);", TEXTS[DASHBOARD / "css" / "theme.css"]
+            )
+        }
+        for (front, back), least in PAIRS.items():
+            for theme, name in enumerate(("light", "dark")):
+                with self.subTest(f"{front} on {back}, {name}"):
+                    self.assertGreaterEqual(round(_contrast(colours[front][theme], colours[back][theme]), 2), least)
+
+
+def _contrast(first: str, second: str) -> float:
+    """WCAG 2.2: the ratio of the relative luminances."""
+    darker, lighter = sorted((_luminance(first), _luminance(second)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (_linear(int(colour[start : start + 2], 16) / 255) for start in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(channel: float) -> float:
+    return channel / 12.92 if channel <= 0.04045 else float(((channel + 0.055) / 1.055) ** 2.4)

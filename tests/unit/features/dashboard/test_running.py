@@ -1,0 +1,58 @@
+"""admin.key and the addresses of running proxies, beside the store."""
+
+import os
+import stat
+import tempfile
+import unittest
+from pathlib import Path
+
+from deepseek_cursor_proxy.features.dashboard import running
+
+
+class KeyFilesTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.store = Path(self.enterContext(tempfile.TemporaryDirectory())) / "new" / "store.sqlite3"
+        self.path = self.store.with_name(running.KEY_FILE)
+
+    def test_the_key_is_made_once_and_private(self) -> None:
+        self.assertIsNone(running.read_key(self.store))
+        key = running.read_or_create_key(self.store)
+        self.assertRegex(key, r"\Ask-[\w-]{43}\Z")
+        self.assertEqual(key, running.read_or_create_key(self.store))
+        self.assertEqual(key, running.read_key(self.store))
+        if os.name == "posix":
+            self.assertEqual(0o600, stat.S_IMODE(self.path.stat().st_mode))
+
+    def test_a_key_of_the_owner_is_taken_and_a_damaged_one_replaced(self) -> None:
+        self.store.parent.mkdir()
+        self.path.write_text("my-own-key\n")
+        self.assertEqual("my-own-key", running.read_or_create_key(self.store))
+        for damage in (b"", b"two words", b"\xff\xfe"):
+            self.path.write_bytes(damage)
+            with self.subTest(damage):
+                self.assertIsNone(running.read_key(self.store))
+                self.assertTrue(running.read_or_create_key(self.store).startswith("sk-"))
+
+    def test_a_place_that_cannot_be_written_means_a_key_for_this_run(self) -> None:
+        self.path.parent.mkdir()
+        self.path.mkdir()
+        with self.assertLogs(running.__name__, "WARNING"):
+            one = running.read_or_create_key(self.store)
+        self.assertTrue(one.startswith("sk-"))
+        memory = Path(":memory:")
+        self.assertNotEqual(running.read_or_create_key(memory), running.read_or_create_key(memory))
+        self.assertFalse(Path(running.KEY_FILE).exists())
+
+    def test_two_proxies_with_one_store_leave_an_address_each(self) -> None:
+        running.read_or_create_key(self.store)
+        with running.address_file(self.store, "http://127.0.0.1:9001"):
+            os.utime(self.store.with_name("admin-9001.url"), (1, 1))
+            with running.address_file(self.store, "http://127.0.0.1:9002"):
+                expected = ["http://127.0.0.1:9002", "http://127.0.0.1:9001"]
+                self.assertEqual(expected, running._addresses(self.store))
+            self.assertEqual(["http://127.0.0.1:9001"], running._addresses(self.store))
+        self.assertEqual([], running._addresses(self.store))
+
+    def test_a_store_in_memory_has_no_address(self) -> None:
+        with running.address_file(Path(":memory:"), "http://127.0.0.1:9001"):
+            self.assertEqual([], running._addresses(Path(":memory:")))

@@ -1,0 +1,175 @@
+"""What requests add up to: counters, the bound of labels, and the minutes of the last hour."""
+
+import threading
+import unittest
+from typing import Any
+
+from deepseek_cursor_proxy.deepseek.prices import Cost
+from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.features.dashboard.metrics import Metric, Statistics, render
+from deepseek_cursor_proxy.features.usage.ledger import _row, sum_by_day
+from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
+from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
+
+
+def record(model: str = "m", result: Result = Result.COMPLETED, **more: Any) -> RequestRecord:
+    facts = RequestFacts(1, 0.0, "chat", more.pop("key", "0123456789ab"), more.pop("requested_model", ""), model, True)
+    return RequestRecord(facts, result, 200, None, more.pop("timing", Timing(1.0, 0.5, 0.0, 0.0)), **more)
+
+
+class StatisticsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.now = 6000.0
+        self.statistics = Statistics(lambda: self.now)
+
+    def add(self, each: RequestRecord) -> None:
+        self.statistics.add(each)
+
+    def counted(self, metric: Metric) -> list[str]:
+        """The lines that are not 0."""
+        return [line for line in self.lines(metric) if not line.endswith(" 0")]
+
+    def lines(self, metric: Metric) -> list[str]:
+        return [line.replace(metric.name, "x") for line in render([metric]).decode().splitlines()[2:]]
+
+    def test_what_has_known_labels_begins_at_0_so_that_the_first_event_is_an_increase(self) -> None:
+        for name, label, values in (
+            ("turns", "source", ("store", "client", "empty", "missing")),
+            ("divergences", "where", ("model", "effort", "thinking", "tools", "system", "message")),
+            ("repairs", "kind", ("calls", "empty")),
+            ("retries", "reason", ("dropped", "http_429", "http_500", "http_502", "http_503", "http_504")),
+        ):
+            lines = self.lines(getattr(self.statistics, name))
+            self.assertEqual([f'x{{{label}="{value}"}} 0' for value in values], lines)
+        self.assertEqual(["x 0"], self.lines(self.statistics.recoveries))
+        self.assertIn("x_count 0", self.lines(self.statistics.queue_seconds))
+        self.add(record())
+        outcomes = {"completed": 1, "failed": 0, "client_left": 0, "refused": 0, "passed_through": 0}
+        expected = [f'x{{api="chat",model="m",outcome="{outcome}"}} {count}' for outcome, count in outcomes.items()]
+        self.assertEqual(expected, self.lines(self.statistics.requests))
+
+    def test_a_minute_counts_as_failed_what_the_ledger_does(self) -> None:
+        for result in Result:
+            self.add(record(result=result))
+        sums = sum_by_day([_row(record(result=result)) for result in Result]).values()
+        [minute] = [each for each in self.statistics.minutes() if each.requests]
+        self.assertEqual([(len(Result), 2)], [(each.requests, each.failed) for each in sums])
+        self.assertEqual((len(Result), 2), (minute.requests, minute.failed))
+
+    def test_a_minute_counts_its_clients_and_callers_cannot_name_many(self) -> None:
+        for name in ["Codex", "Codex", "", *(f"made-up-{number}" for number in range(40)), "Codex"]:
+            each = record()
+            self.add(each._replace(facts=each.facts._replace(client=name)))
+        clients = self.statistics.minutes()[-1].clients
+        self.assertEqual(3, clients["Codex"])
+        self.assertEqual((44, 12), (sum(clients.values()), len(clients)))
+
+    def test_requests_count_by_api_model_and_outcome(self) -> None:
+        for each in (record(), record(), record(result=Result.FAILED), record("", Result.REFUSED)):
+            self.add(each)
+        self.assertEqual(
+            [
+                'x{api="chat",model="m",outcome="completed"} 2',
+                'x{api="chat",model="m",outcome="failed"} 1',
+                'x{api="chat",model="none",outcome="refused"} 1',
+            ],
+            self.counted(self.statistics.requests),
+        )
+
+    def test_a_caller_that_no_upstream_has_accepted_makes_no_label(self) -> None:
+        for number in range(100):
+            self.add(record(f"made-up-{number}", Result.FAILED, key=""))
+        self.add(record("the-owners"))
+        self.assertEqual(
+            [
+                'x{api="chat",model="none",outcome="failed"} 100',
+                'x{api="chat",model="the-owners",outcome="completed"} 1',
+            ],
+            self.counted(self.statistics.requests),
+        )
+
+    def test_a_request_that_was_not_understood_makes_no_label(self) -> None:
+        self.add(record("", Result.REFUSED, requested_model="any text"))
+        self.add(record("", Result.PASSED_THROUGH, requested_model="gpt-5", upstream="api.example"))
+        self.assertEqual(
+            [
+                'x{api="chat",model="none",outcome="refused"} 1',
+                'x{api="chat",model="gpt-5",outcome="passed_through"} 1',
+            ],
+            self.counted(self.statistics.requests),
+        )
+
+    def test_the_kinds_of_tokens_do_not_overlap(self) -> None:
+        self.add(record(tokens=Tokens(10, 20, 30, 12)))
+        kinds = {"hit": 10, "miss": 20, "output": 18, "thinking": 12}
+        self.assertEqual(
+            [f'x{{model="m",kind="{kind}"}} {number}' for kind, number in kinds.items()],
+            self.lines(self.statistics.tokens),
+        )
+
+    def test_the_fifty_first_model_and_all_after_it_are_one(self) -> None:
+        for number in range(200):
+            self.add(record(f"model-{number}"))
+        lines = self.lines(self.statistics.requests)
+        self.assertEqual(51 * len(Result), len(lines))
+        self.assertEqual('x{api="chat",model="other",outcome="completed"} 150', lines[-len(Result)])
+
+    def test_what_happened_to_the_history_counts(self) -> None:
+        self.add(record(turns=TurnCounts(3, 2, 1, 4, 5), divergence="tools changed (added grep), message 12 …"))
+        self.add(record(divergence="system prompt changed, message 3 changed (user content)"))
+        self.add(record(divergence="message 3 changed (user content)"))
+        sources = {"store": 3, "client": 2, "empty": 1, "missing": 4}
+        self.assertEqual(
+            [f'x{{source="{each}"}} {sources[each]}' for each in sources], self.lines(self.statistics.turns)
+        )
+        self.assertEqual(["x 1"], self.lines(self.statistics.recoveries))
+        counts = {"model": 0, "effort": 0, "thinking": 0, "tools": 1, "system": 1, "message": 1}
+        expected = [f'x{{where="{cause}"}} {count}' for cause, count in counts.items()]
+        self.assertEqual(expected, self.lines(self.statistics.divergences))
+
+    def test_costs_add_up_by_currency_and_model_and_unknown_ones_do_not_count_as_0(self) -> None:
+        for amount, currency in ((0.5, "USD"), (0.25, "USD"), (3.0, "CNY")):
+            self.add(record(cost=Cost(amount, 0.0, 0.0, currency, "2026-01-01")))
+        self.add(record("unknown"))
+        self.assertEqual(['x{model="m"} 0.75'], self.lines(self.statistics.costs["USD"]))
+        self.assertEqual(['x{model="m"} 3'], self.lines(self.statistics.costs["CNY"]))
+        self.assertEqual(3.75, self.statistics.minutes()[-1].cost)
+        self.now += 60
+        self.add(record("unknown"))
+        self.assertIsNone(self.statistics.minutes()[-1].cost)
+
+    def test_retries_count_by_what_had_failed(self) -> None:
+        self.add(record(retry_reasons=("http_429", "dropped", "http_429")))
+        counts = {"dropped": 1, "http_429": 2, "http_500": 0, "http_502": 0, "http_503": 0, "http_504": 0}
+        expected = [f'x{{reason="{reason}"}} {count}' for reason, count in counts.items()]
+        self.assertEqual(expected, self.lines(self.statistics.retries))
+
+    def test_times_that_a_request_never_had_are_not_counted(self) -> None:
+        self.add(record(timing=Timing(2.0)))
+        self.assertEqual([], self.lines(self.statistics.first_token_seconds))
+        self.assertIn("x_count 0", self.lines(self.statistics.queue_seconds))
+        self.assertIn('x_sum{model="m"} 2', self.lines(self.statistics.request_seconds))
+
+    def test_the_last_hour_has_sixty_minutes_with_gaps_and_forgets_older_ones(self) -> None:
+        self.add(record(tokens=Tokens(1, 2, 3)))
+        self.now += 2 * 60
+        self.add(record(result=Result.FAILED))
+        minutes = self.statistics.minutes()
+        self.assertEqual([6120 - 60 * back for back in range(59, -1, -1)], [each.minute for each in minutes])
+        self.assertEqual([1, 0, 1], [each.requests for each in minutes[-3:]])
+        self.assertEqual([0, 0, 1], [each.failed for each in minutes[-3:]])
+        self.assertEqual(3, minutes[-3].output_tokens)
+        self.now += 58 * 60
+        self.assertEqual(1, sum(each.requests for each in self.statistics.minutes()))
+
+    def test_threads_lose_no_count(self) -> None:
+        def add() -> None:
+            for _ in range(500):
+                self.statistics.add(record())
+
+        threads = [threading.Thread(target=add) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        self.assertIn(" 2000", self.lines(self.statistics.requests)[0])

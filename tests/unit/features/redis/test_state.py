@@ -1,0 +1,448 @@
+import hashlib
+import itertools
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+from urllib.parse import urlsplit
+
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.features.redis import client, state
+from deepseek_cursor_proxy.features.redis.address import RedisAddress
+from deepseek_cursor_proxy.features.redis.client import RedisClient, ScriptCall
+from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable
+from deepseek_cursor_proxy.features.redis.scripts import SETTLE_LIMITS
+from deepseek_cursor_proxy.features.redis.state import Backlog, BacklogEntry, SharedState
+from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from deepseek_cursor_proxy.storage.faults import Unusable
+from tests.support.polling import eventually, wait_until
+from tests.support.resp_commands import CommandError
+from tests.support.resp_server import RespServer
+from tests.support.shared_engine import SECRET, EngineTestCase, Instance, key
+from tests.support.slow_relay import SlowRelay
+
+
+class TestOutages(EngineTestCase):
+    """While the engine is away nothing is lost: what is recorded is found here, and everywhere when it is back."""
+
+    def waiting(self) -> int:
+        return waiting(self.place / "one.sqlite3")
+
+    def order(self) -> list[str]:
+        """The texts under one key, oldest first, as an instance without a file of its own finds them."""
+        return self.instance("stranger").find(1)[1]
+
+    def test_what_was_recorded_without_the_engine_follows_in_order(self) -> None:
+        one = self.instance()
+        one.record("before", 1)
+        self.engine.stop()
+        for text in ("a", "b", "c"):
+            self.assertTrue(one.record(text, 1))
+            self.assertEqual(text, one.find(1)[1][-1])
+        self.assertEqual(3, self.waiting())
+        self.engine.start()
+        one.wait_until_shared()
+        self.assertEqual(0, self.waiting())
+        self.assertEqual(["before", "a", "b", "c"], self.order())
+
+    def test_an_engine_that_is_absent_at_the_start_gets_everything_later(self) -> None:
+        self.engine.stop()
+        for text in ("left by a process that is gone", "early"):
+            one = self.instance()
+            one.record(text, 1)
+            one.close()
+        self.assertIn("onnection refused", self.log[0])
+        self.engine.start()
+        self.instance().wait_until_shared()
+        self.assertEqual(["left by a process that is gone", "early"], self.order())
+
+    def test_a_write_that_was_late_counts_once(self) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        with short_deadlines(one):
+            self.engine.pause()
+            one.record("late", 1)
+            self.assertEqual(1, self.waiting())
+        self.engine.resume()
+        # The stopped engine has run it meanwhile.
+        wait_until(lambda: two.shared.find(b"c" * 32, [bytes(31) + b"\1"]))
+        two.record("newer", 1)
+        one.wait_until_shared()
+        self.assertEqual(["late", "newer"], self.order())
+
+    def test_a_stopped_engine_delays_no_call_beyond_its_deadline(self) -> None:
+        one = self.instance()
+        self.engine.pause()
+        with short_deadlines(one):
+            for number in range(20):
+                one.record("slow", number + 1)
+                self.assertEqual(["slow"], one.find(number + 1)[number + 1])
+        # The last calls were not even tried.
+        self.assertFalse(one.state.engine.is_available)
+        self.engine.resume()
+        one.wait_until_shared()
+        self.assertEqual({number: ["slow"] for number in range(1, 21)}, self.instance("two").find(*range(1, 21)))
+
+    def test_an_engine_without_memory_gets_what_waits_when_it_has_some(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        for number, code in enumerate(("OOM", "MISCONF", "NOREPLICAS", "NOPERM"), 1):
+            with self.subTest(code), refused(self.engine, f"{code} not now"):
+                self.log.clear()
+                one.record("large", number)
+                self.assertEqual({number: ["large"]}, one.find(number))
+                wait_until(lambda: one.state.stalled)
+                self.assertIn(code, one.state.fault)
+            one.wait_until_shared()
+            self.assertEqual({number: ["large"]}, self.instance(f"stranger {number}").find(number))
+            self.assertEqual(["takes no writes", "has what waited"], [_between(line) for line in self.log])
+
+    def test_a_write_that_the_engine_never_takes_is_in_the_file_alone(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        with refused(self.engine, "ERR never"):
+            self.assertFalse(one.shared.record(b"c" * 32, [((key(1),), b"lost")]))
+            self.assertTrue(one.record("kept", 2))
+        self.assertEqual(0, self.waiting())
+        self.assertIn("lost for the other proxies: ERR never", self.log[0])
+
+    def test_no_write_overtakes_one_that_waits(self) -> None:
+        one = self.instance()
+        with mock.patch.object(one.state._catcher, "wake"):
+            with refused(self.engine, "OOM command not allowed when used memory > 'maxmemory'."):
+                one.record("first", 1)
+            # A lookup that finds it missing there does not add it once more.
+            one.find(1)
+            one.record("second", 1)
+            self.assertEqual(2, self.waiting())
+        one.state._catcher.wake()
+        one.wait_until_shared()
+        self.assertEqual(["first", "second"], self.order())
+
+    def test_each_change_is_one_line(self) -> None:
+        one = self.instance()
+        self.assertEqual([], self.log)
+        self.engine.stop()
+        for number in range(5):
+            one.record("x", number + 1)
+        self.engine.start()
+        one.wait_until_shared()
+        self.assertTrue(eventually(lambda: len(self.log) == 3), self.log)
+        self.assertIn("is not available: ", self.log[0])
+        self.assertIn("is available again", self.log[1])
+        self.assertIn("has what waited for it: 5 writes", self.log[2])
+
+    def test_a_wrong_password_is_an_outage_and_is_never_shown(self) -> None:
+        self.engine.password = "hunter2"
+        one = Instance(self.place / "wrong.sqlite3", f"redis://:guess@127.0.0.1:{self.engine.port}/", bytes(32))
+        self.addCleanup(one.close)
+        one.record("alone", 1)
+        self.assertEqual({1: ["alone"]}, one.find(1))
+        self.assertIn("WRONGPASS", self.log[0])
+        self.assertNotIn("guess", " ".join(self.log))
+
+
+class TestDistantEngine(EngineTestCase):
+    """Deadlines follow the round trips: an engine is shared, however far it is, or it is down for all who ask."""
+
+    has_deadlines = True
+
+    def relay(self, seconds: float) -> SlowRelay:
+        """A relay to the engine, which all instances use from now on."""
+        relay = self.enterContext(SlowRelay(urlsplit(self.engine.url).port or 0, seconds))
+        self.engine_url = relay.url
+        return relay
+
+    def instance(self, name: str = "one", **options: Any) -> Instance:
+        with mock.patch.object(self, "engine", SimpleNamespace(url=self.engine_url)):
+            return super().instance(name, **options)
+
+    def check_sharing(self, turns: int = 3) -> None:
+        one, two = self.instance("one"), self.instance("two")
+        self.wait_until_shared()
+        for number in range(1, turns):
+            self.assertTrue(one.record(f"thought {number}", number))
+            self.assertEqual({number: [f"thought {number}"]}, two.find(number))
+        self.assertEqual([], self.log)
+        self.assertEqual(["", ""], [each.state.fault for each in (one, two)])
+
+    def test_an_engine_with_a_round_trip_of_55_ms_is_shared(self) -> None:
+        self.relay(0.0275)
+        self.check_sharing()
+
+    def test_what_waited_for_a_distant_engine_takes_few_round_trips(self) -> None:
+        relay = self.relay(0.0)
+        one = self.instance("one")
+        self.wait_until_shared()
+        with mock.patch.object(one.state, "_is_verified", False), mock.patch.object(one.state._catcher, "wake"):
+            for number in range(1, 201):
+                one.record(f"thought {number}", number)
+        relay.seconds = 0.05
+        with mock.patch.object(one.state.engine, "run", wraps=one.state.engine.run) as run:
+            one.state._catcher.wake()
+            one.wait_until_shared()
+        self.assertLess(run.call_count, 10)
+        self.assertEqual({number: [f"thought {number}"] for number in (1, 200)}, self.instance("two").find(1, 200))
+
+    def test_an_engine_that_becomes_distant_stays_shared(self) -> None:
+        relay = self.relay(0.0)
+        one, two = self.instance("one"), self.instance("two")
+        self.wait_until_shared()
+        for number in range(1, 10):
+            one.record("near", number)
+            two.find(number)
+        self.assertEqual(client.LEAST_SECONDS, two.state.engine.reply_seconds)
+        relay.seconds = 0.05
+        for number in range(10, 16):
+            one.record("far", number)
+            two.find(number)
+        self.wait_until_shared()
+        self.assertTrue(one.record("exact", 20))
+        self.assertEqual({20: ["exact"]}, two.find(20))
+
+    def test_an_engine_that_is_too_distant_is_down_for_all_who_ask(self) -> None:
+        relay = self.relay(0.0)
+        one = self.instance()
+        self.wait_until_shared()
+        relay.seconds = 0.4
+        for number in range(1, 5):
+            one.record("alone", number)
+        wait_until(lambda: one.state.fault and self.log)
+        self.assertIn("is not available", self.log[0])
+        # No check finds it well while its calls would fail.
+        for _ in range(2):
+            one.state.engine._check()
+            self.assertEqual((False, "it does not answer"), (one.state.engine.is_available, one.state.fault))
+        self.assertEqual(1, len(self.log), self.log)
+        relay.seconds = 0.05
+        one.wait_until_shared()
+        self.assertEqual({1: ["alone"]}, self.instance("two").find(1))
+
+
+class TestBacklog(EngineTestCase):
+    """What waits in the file; a write goes there as long as anything does, so that none overtakes another."""
+
+    def backlog(self) -> Backlog:
+        instance = self.instance()
+        self.wait_until_shared()
+        backlog = Backlog(instance.reasonings.database)
+        self.addCleanup(backlog.close)
+        self.assertEqual([], backlog.oldest())
+        self.assertFalse(backlog)
+        return backlog
+
+    def add(self, backlog: Backlog, text: bytes = b"text") -> None:
+        backlog.add(SETTLE_LIMITS, b"key", [text])
+
+    def test_what_a_process_before_this_one_left_waits(self) -> None:
+        self.assertTrue(Backlog(self.backlog().database))
+
+    def test_what_is_added_while_the_file_is_read_waits(self) -> None:
+        backlog = self.backlog()
+        select, write = backlog.database.select, backlog._waiting.write
+
+        def add_after(*arguments: Any) -> list[Any]:
+            rows = select(*arguments)
+            self.add(backlog)
+            return rows
+
+        with mock.patch.object(backlog.database, "select", add_after):
+            self.assertEqual([], backlog.oldest())
+        self.assertTrue(backlog)
+        backlog.delete([number for number, _ in backlog.oldest()])
+        self.assertEqual([], backlog.oldest())
+
+        def read_before(entries: Sequence[BacklogEntry]) -> object:
+            self.assertEqual([], backlog.oldest())
+            return write(entries)
+
+        with mock.patch.object(backlog._waiting, "write", read_before):
+            self.add(backlog)
+        self.assertTrue(backlog)
+
+    def test_what_the_file_could_not_take_waits(self) -> None:
+        backlog = self.backlog()
+        with mock.patch.object(backlog.database, "transaction", side_effect=Unusable("it is full")):
+            self.add(backlog)
+            self.assertEqual([], backlog.oldest())
+            self.assertTrue(backlog)
+        # It follows when the file is opened again.
+        wait_until(backlog.oldest)
+
+    def test_a_row_whose_number_is_used_again_is_not_deleted(self) -> None:
+        backlog = self.backlog()
+        backlog.clock = itertools.count(1.0).__next__
+        self.add(backlog, b"first")
+        [first] = backlog.oldest()
+        # Another process on this file has written and deleted it.
+        backlog.delete([first[0]])
+        self.add(backlog, b"second")
+        self.assertEqual(first[0][0], backlog.oldest()[0][0][0])
+        backlog.delete([first[0]])
+        self.assertEqual(1, len(backlog.oldest()))
+
+    def test_the_oldest_are_few_enough_for_one_round_trip(self) -> None:
+        backlog = self.backlog()
+        for _ in range(5):
+            self.add(backlog, b"x" * 400_000)
+        self.assertEqual(3, len(backlog.oldest()))
+        while entries := backlog.oldest():
+            backlog.delete([number for number, _ in entries])
+        for _ in range(2):
+            self.add(backlog, b"x" * 3_000_000)
+        # One that is longer than that goes alone.
+        self.assertEqual(1, len(backlog.oldest()))
+
+    def test_a_file_that_is_locked_when_the_engine_comes_back_delays_the_rest(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        self.engine.stop()
+        with closing(sqlite3.connect(self.place / "one.sqlite3")) as other:
+            other.execute("BEGIN IMMEDIATE")
+            one.record("kept in memory", 1)
+            self.assertEqual(1, len(one.state.backlog._waiting))
+            self.engine.start()
+            wait_until(lambda: one.state._is_verified)
+            self.assertTrue(one.state.backlog)
+            other.rollback()
+        one.wait_until_shared()
+        self.assertEqual({1: ["kept in memory"]}, self.instance("two").find(1))
+
+    def test_nothing_is_written_or_read_before_the_secret_is_compared(self) -> None:
+        with mock.patch.object(SharedState, "_catch_up", return_value=True):
+            one = self.instance()
+            one.state.backlog._has_rows = False
+            one.record("early", 1)
+            self.assertIsNone(one.shared.find(b"c" * 32, [key(1)]))
+            self.assertEqual("it does not answer", one.state.fault)
+        self.assertEqual([], list(self.engine.run(b"SCAN", b"0")[1]))
+
+    def test_the_secret_is_compared_again_when_the_engine_is_back(self) -> None:
+        """It may be another engine by now."""
+        one = self.instance()
+        self.wait_until_shared()
+        with mock.patch.object(one.state._catcher, "wake"):
+            self.engine.stop()
+            wait_until(lambda: one.state.fault and not one.state.engine.is_available)
+            # Although a comparison that was under way has succeeded.
+            one.state._is_verified = True
+            self.assertEqual("it does not answer", one.state.fault)
+            self.engine.start()
+            wait_until(lambda: one.state.engine.is_available and len(self.log) == 2)
+            self.assertIsNone(one.shared.find(b"c" * 32, [key(1)]))
+
+    def test_what_waits_is_tried_again_unless_the_engine_says_when_it_is_back(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        with mock.patch.object(one.state.backlog, "oldest", side_effect=Unusable("it is locked")):
+            self.assertFalse(one.state._catch_up())
+        with mock.patch.object(one.state.engine, "run", side_effect=RedisUnavailable("late")):
+            self.assertFalse(one.state._catch_up())
+        self.engine.stop()
+        wait_until(lambda: one.state.fault)
+        self.assertTrue(one.state._catch_up())
+
+    def test_a_long_write_has_more_time(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        call = ScriptCall(SETTLE_LIMITS, b"key", [b"x" * 8_000_000] * 2)
+        with mock.patch.object(one.state.engine, "run_scripts", return_value=[1]) as run:
+            one.state._run([call], 0.25)
+        self.assertGreater(run.call_args.args[1], 0.7)
+
+    def test_a_lookup_that_is_late_is_tried_once_more(self) -> None:
+        one = self.instance()
+        self.wait_until_shared()
+        one.record("late", 1)
+        run, calls = one.state.engine.run_scripts, itertools.count()
+
+        def late(*arguments: Any) -> Any:
+            if next(calls) % 2 == 0:
+                raise RedisUnavailable("no reply in time")
+            return run(*arguments)
+
+        with mock.patch.object(one.state.engine, "run_scripts", late):
+            self.assertEqual([(key(1), b"late")], one.shared.find(b"c" * 32, [key(1)]))
+
+
+class TestSecret(EngineTestCase):
+    def test_an_instance_with_another_secret_says_so_and_shares_nothing(self) -> None:
+        self.instance("one").record("first", 1)
+        other = self.instance("other", secret=b"x" * 32)
+        self.assertIn("is NOT shared: another installation secret", self.log[0])
+        before = len(self.engine.commands)
+        other.record("second", 1)
+        self.assertEqual({1: ["second"]}, other.find(1))
+        self.assertEqual(before, len(self.engine.commands))
+        self.assertEqual(0, waiting(self.place / "other.sqlite3"))
+        self.assertIn("another installation secret", other.state.fault)
+
+    def test_the_value_of_another_name_is_refused(self) -> None:
+        one = self.instance("one")
+        self.assertEqual(b"a" * 32, one.state.keep_first("ann", b"a" * 32))
+        self.assertEqual(b"a" * 32, one.state.keep_first("ann", b"b" * 32))
+        keys = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:first:*")[1]
+        one.state.keep_first("bob", b"b" * 32)
+        [ann], [bob] = keys, set(self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:first:*")[1]) - set(keys)
+        for value in (self.engine.run(b"GET", bob), b"b" * 32, b""):
+            self.engine.run(b"SET", ann, value)
+            self.assertIsNone(one.state.keep_first("ann", b"a" * 32))
+
+    def test_what_waits_is_not_written_with_another_secret(self) -> None:
+        self.engine.stop()
+        one = self.instance("one")
+        one.record("waits", 1)
+        one.close()
+        self.engine.start()
+        self.instance("other", secret=b"x" * 32).wait_until_shared()
+        one = self.instance("one")
+        wait_until(lambda: one.state.refusal)
+        one.state._catcher.wait(30)
+        self.assertEqual(1, waiting(self.place / "one.sqlite3"))
+        self.assertEqual([b"dcp:check"], list(self.engine.run(b"SCAN", b"0")[1]))
+
+    def test_a_comparison_alone_writes_nothing(self) -> None:
+        engine = RedisClient(RedisAddress.parse(self.engine.url))
+        self.addCleanup(engine.close)
+        self.assertTrue(state.is_shared_with(engine, SECRET, may_write=False))
+        self.assertEqual([], list(self.engine.run(b"SCAN", b"0")[1]))
+
+    def test_the_engine_never_has_the_secret(self) -> None:
+        secret = hashlib.sha256(b"secret").digest()
+        self.instance("one", secret=secret).record("why", 1)
+        sent = b"".join(word for command in self.engine.commands for word in command)
+        self.assertNotIn(secret, sent)
+        self.assertNotIn(secret.hex().encode(), sent)
+
+    def test_a_bad_address_is_refused_in_words(self) -> None:
+        with self.assertRaisesRegex(StartupError, "several servers"):
+            SharedState("redis://a,b", bytes(32), self.instance().reasonings.database, Sealer)
+
+
+@contextmanager
+def short_deadlines(instance: Instance) -> Iterator[None]:
+    """Calls of the instance end after 20 ms."""
+    with (
+        mock.patch.object(state, "_WRITE_SECONDS", 0.02),
+        mock.patch.multiple(client, LEAST_SECONDS=0.01, MOST_SECONDS=0.02),
+    ):
+        instance.state.engine.reply_seconds = 0.02
+        yield
+
+
+def waiting(path: Path) -> int:
+    """How many writes the file has for the engine."""
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("SELECT count(*) FROM backlog").fetchone()[0])
+
+
+def refused(engine: RespServer, text: str) -> Any:
+    """Have the stand-in refuse all scripts."""
+    error = mock.Mock(side_effect=CommandError(text))
+    return mock.patch.multiple(type(engine), _do_evalsha=error, _do_eval=error, create=True)
+
+
+def _between(line: str) -> str:
+    return next(words for words in ("takes no writes", "has what waited", line) if words in line)

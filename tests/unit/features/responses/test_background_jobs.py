@@ -1,0 +1,361 @@
+import logging
+import socket
+import threading
+import time
+import unittest
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyStopping, QueueFull
+from deepseek_cursor_proxy.features.responses import background_jobs
+from deepseek_cursor_proxy.features.responses.background_jobs import Job, Jobs
+from deepseek_cursor_proxy.features.responses.store import unpack_events
+from deepseek_cursor_proxy.net import wait as waiting
+from tests.support.polling import wait_until
+from tests.support.resources import descriptors
+from tests.support.threads import in_background, run_at_once
+from tests.unit.net.test_wait import Client, socket_pair
+
+ME, YOU = b"m" * 32, b"y" * 32
+PATIENCE = 20.0
+
+
+def read_events(job: Job) -> bytes:
+    return b"".join(unpack_events(job.pack()))
+
+
+class JobsTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        threads, files = threading.active_count(), descriptors()
+        self.addCleanup(lambda: self.assertLessEqual(descriptors(), files))
+        self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
+        # After those who work on them have ended.
+        self.created: list[Job] = []
+        self.addCleanup(lambda: [job.close() for job in self.created])
+        self.ended: list[str] = []
+        self.go_on = threading.Event()
+        self.addCleanup(self.go_on.set)
+
+    def jobs(self, workers: int = 1, queue: int = 8) -> Jobs:
+        created = Jobs(workers, queue)
+        self.addCleanup(created.stop, 0)
+        self.addCleanup(self.go_on.set)
+        return created
+
+    def job(self, name: str = "job", caller: bytes = ME) -> Job:
+        self.created.append(job := Job(name, caller))
+        return job
+
+    def of_unknown_caller(self, name: str, size: int = 1) -> Job:
+        self.created.append(job := Job(name, YOU, size))
+        return job
+
+    def work(self, job: Job) -> None:
+        """What a background response does, in small: it waits for something, and for its peer meanwhile."""
+        if job.is_cancelled or job.is_stopping:
+            self.ended.append(f"{job.id} {'cancelled' if job.is_cancelled else 'stopped'} in the queue")
+            return
+        job.append(b"begun")
+        try:
+            while not self.go_on.is_set():
+                waiting.pause(0.02, job.peer)
+            self.ended.append(f"{job.id} completed")
+        except ClientGone:
+            self.ended.append(f"{job.id} cancelled")
+        except ProxyStopping:
+            self.ended.append(f"{job.id} stopped")
+        job.append(b"ended")
+
+    def submitted(self, pool: Jobs, name: str = "job", *, is_begun: bool = True) -> Job:
+        job = self.job(name)
+        pool.submit(job, self.work)
+        if is_begun:
+            self.assertEqual(b"begun", job.read_after(0, PATIENCE))
+        return job
+
+    def assert_ends(self, *jobs: Job) -> None:
+        for job in jobs:
+            self.assertTrue(job.wait(PATIENCE), job.id)
+
+    def assert_no_worker_left(self) -> None:
+        self.assertNotIn("job", [each.name for each in threading.enumerate()])
+
+
+class TestJob(JobsTestCase):
+    def test_a_job_is_cancelled_or_stopped_once_and_not_both(self) -> None:
+        left, parted, over = self.job(), self.job(), self.job()
+        self.assertEqual([True, False], [left.peer.set() for _ in range(2)])
+        left.peer.set(ProxyStopping)
+        self.assertEqual((True, False), (left.is_cancelled, left.is_stopping))
+        parted.peer.set(ProxyStopping)
+        self.assertFalse(parted.peer.set())
+        self.assertEqual((False, True), (parted.is_cancelled, parted.is_stopping))
+        for _ in range(2):
+            over.close()
+        over.peer.set(ProxyStopping)
+        self.assertEqual((False, False, False), (over.peer.set(), over.is_cancelled, over.is_stopping))
+
+    def test_a_job_without_descriptors_is_refused(self) -> None:
+        with mock.patch.object(socket, "socketpair", side_effect=OSError), self.assertRaises(Overloaded) as caught:
+            Job("job", ME)
+        self.assertEqual(1, caught.exception.retry_after)
+
+    def test_a_late_follower_gets_all_events_from_the_start(self) -> None:
+        job = self.job()
+        followed: list[list[bytes]] = [[], []]
+        early = in_background(self, followed[0].extend, job.follow())
+        for piece in (b"one", b"two", b"three"):
+            job.append(piece)
+        late = in_background(self, followed[1].extend, job.follow())
+        job.append(b"four")
+        job.end()
+        job.append(b"nobody's")
+        for thread in (early, late):
+            thread.join(PATIENCE)
+        self.assertEqual([b"onetwothreefour"] * 2, [b"".join(each) for each in followed])
+        self.assertEqual(b"onetwothreefour", read_events(job))
+        job.close()
+        self.assertEqual([b"onetwothreefour"], list(job.follow()))
+
+    def test_a_follower_gets_an_event_when_it_is_appended(self) -> None:
+        job = self.job()
+        events = iter(job.follow())
+        for piece in (b"one", b"two"):
+            job.append(piece)
+            self.assertEqual(piece, next(events))
+
+    def test_a_follower_whose_client_leaves_ends_while_the_job_is_silent(self) -> None:
+        job = self.job()
+        ours, theirs = socket_pair(self)
+        ours.setblocking(False)
+        events = iter(job.follow(Client(ours)))
+        job.append(b"one")
+        self.assertEqual(b"one", next(events))
+        theirs.close()
+        with self.assertRaises(ClientGone):
+            next(events)
+
+    def test_a_follower_gets_the_last_events_when_the_proxy_stops(self) -> None:
+        job = self.job()
+        events = iter(job.follow(mock.Mock(close_reason=ProxyStopping())))
+        followed: list[bytes] = []
+        thread = in_background(self, followed.extend, events)
+        job.append(b"failed")
+        job.end()
+        thread.join(PATIENCE)
+        self.assertEqual([b"failed"], followed)
+
+    def test_a_follower_of_a_job_that_does_not_end_ends_when_the_proxy_stops(self) -> None:
+        job = self.job()
+        with mock.patch.object(background_jobs, "_END_SECONDS", 0.01), self.assertRaises(ClientGone):
+            list(job.follow(mock.Mock(close_reason=ProxyStopping())))
+
+
+class TestJobs(JobsTestCase):
+    def test_as_many_jobs_run_at_once_as_there_are_workers_and_the_rest_in_turn(self) -> None:
+        pool = self.jobs(workers=2, queue=3)
+        running = [self.submitted(pool, name) for name in ("a", "b")]
+        queued = [self.submitted(pool, name, is_begun=False) for name in ("c", "d", "e")]
+        self.assertEqual([b""] * 3, [read_events(job) for job in queued])
+        self.go_on.set()
+        self.assert_ends(*running, *queued)
+        self.assertEqual({b"begunended"}, {read_events(job) for job in (*running, *queued)})
+        self.assertEqual({f"{name} completed" for name in "abcde"}, set(self.ended))
+
+    def test_jobs_that_come_at_once_all_begin_whichever_thread_is_first(self) -> None:
+        for _ in range(30):
+            pool = self.jobs(workers=4)
+            with pool._changed:
+                jobs = [self.submitted(pool, name, is_begun=False) for name in "abcd"]
+            wait_until(lambda pool=pool: len(pool._running) == 4)
+            self.go_on.set()
+            self.assert_ends(*jobs)
+            self.go_on.clear()
+
+    def test_a_full_queue_is_429_with_the_time_to_come_back(self) -> None:
+        pool = self.jobs(workers=1, queue=1)
+        self.submitted(pool, "a")
+        self.submitted(pool, "b", is_begun=False)
+        refused = self.job("c")
+        with self.assertRaises(QueueFull) as caught:
+            pool.submit(refused, self.work)
+        error = caught.exception
+        self.assertEqual((429, "rate_limit_exceeded"), (error.status, error.payload()["error"]["code"]))
+        self.assertGreater(error.retry_after or 0, 0)
+        self.assertIn("Try again in a moment", error.message)
+        self.assertTrue(refused.wait(0))
+        self.assertIsNone(pool.find(ME, "c"))
+        self.go_on.set()
+
+    def test_without_a_queue_only_a_free_worker_takes_a_job(self) -> None:
+        pool = self.jobs(workers=1, queue=0)
+        first = self.submitted(pool)
+        with self.assertRaises(QueueFull):
+            self.submitted(pool, "b")
+        self.go_on.set()
+        self.assert_ends(first)
+        self.go_on.clear()
+        self.submitted(pool, "c")
+
+    def test_a_job_is_found_by_its_caller_while_it_waits_or_runs(self) -> None:
+        pool = self.jobs()
+        running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
+        self.assertEqual([running, queued, None], [pool.find(*key) for key in ((ME, "a"), (ME, "b"), (YOU, "a"))])
+        self.go_on.set()
+        self.assert_ends(queued)
+        self.assertEqual([None, None], [pool.find(ME, name) for name in "ab"])
+
+    def test_a_bug_in_a_job_is_logged_and_ends_the_job_alone(self) -> None:
+        pool = self.jobs()
+
+        def fail(job: Job) -> None:
+            job.append(b"half")
+            raise KeyError("a secret")
+
+        job = self.job()
+        with self.assertLogs(background_jobs.__name__, logging.ERROR) as logged:
+            pool.submit(job, fail)
+            self.assertEqual([b"half"], list(job.follow()))
+            self.assert_ends(job)
+        self.assertEqual(
+            ["unexpected KeyError in a background response"], [each.getMessage() for each in logged.records]
+        )
+        self.submitted(pool, "next")
+
+    def test_a_job_without_a_thread_is_refused(self) -> None:
+        pool = self.jobs(workers=2)
+        no_threads = mock.patch.object(threading.Thread, "start", side_effect=RuntimeError)
+        with no_threads, self.assertRaises(Overloaded):
+            self.submitted(pool, "a", is_begun=False)
+        self.assertIsNone(pool.find(ME, "a"))
+        self.submitted(pool, "b")
+
+    def test_many_clients_submit_follow_and_cancel_jobs_at_once(self) -> None:
+        pool = self.jobs(workers=4, queue=400)
+        self.go_on.set()
+
+        def use(number: int) -> None:
+            for turn in range(20):
+                job = self.job(f"{number}-{turn}")
+                pool.submit(job, self.work)
+                if turn % 3 == 0:
+                    pool.cancel(job)
+                list(job.follow())
+                self.assert_ends(job)
+
+        failed: list[Any] = []
+        with mock.patch.object(threading, "excepthook", failed.append):
+            run_at_once(use, range(8))
+        self.assertEqual([], failed)
+        self.assertEqual(160, len(self.ended))
+
+    def test_a_running_job_that_is_cancelled_ends_within_moments(self) -> None:
+        pool = self.jobs()
+        job = self.submitted(pool)
+        self.assertTrue(pool.cancel(job))
+        self.assert_ends(job)
+        self.assertEqual(["job cancelled"], self.ended)
+        self.assertEqual([b"begunended"], list(job.follow()))
+
+    def test_a_waiting_job_that_is_cancelled_ends_at_once_and_leaves_the_queue(self) -> None:
+        pool = self.jobs(workers=1, queue=1)
+        self.submitted(pool, "a")
+        queued = self.submitted(pool, "b", is_begun=False)
+        self.assertTrue(pool.cancel(queued) and queued.wait(PATIENCE))
+        self.assertEqual(["b cancelled in the queue"], self.ended)
+        self.assertIsNone(pool.find(ME, "b"))
+        self.submitted(pool, "c", is_begun=False)
+
+    def test_a_job_is_cancelled_once(self) -> None:
+        pool = self.jobs()
+        running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
+        self.assertEqual([True, False], [pool.cancel(queued) for _ in range(2)])
+        self.assert_ends(queued)
+        self.assertEqual([True, False], [pool.cancel(running) for _ in range(2)])
+        self.assert_ends(running)
+        self.assertEqual((False, False), (pool.cancel(running), pool.cancel(queued)))
+        self.assertEqual(["b cancelled in the queue", "a cancelled"], self.ended)
+
+    def test_a_job_that_is_over_cannot_be_cancelled(self) -> None:
+        pool = self.jobs()
+        job = self.submitted(pool)
+        self.go_on.set()
+        self.assert_ends(job)
+        self.assertFalse(pool.cancel(job) or job.is_cancelled)
+
+    def test_stopping_lets_running_jobs_finish_and_ends_waiting_ones_at_once(self) -> None:
+        pool = self.jobs()
+        running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
+        thread = in_background(self, pool.stop, PATIENCE)
+        self.assert_ends(queued)
+        self.assertEqual(["b stopped in the queue"], self.ended)
+        self.go_on.set()
+        thread.join(PATIENCE)
+        self.assertTrue(running.wait(0))
+        self.assertEqual(["b stopped in the queue", "a completed"], self.ended)
+
+    def test_stopping_ends_a_job_that_takes_too_long(self) -> None:
+        pool = self.jobs(workers=2)
+        running = [self.submitted(pool, name) for name in ("a", "b")]
+        pool.stop(0)
+        self.assertEqual({"a stopped", "b stopped"}, set(self.ended))
+        self.assertEqual([[b"begunended"]] * 2, [list(job.follow()) for job in running])
+        self.assert_no_worker_left()
+
+    def test_stopping_again_does_nothing_and_no_job_is_accepted(self) -> None:
+        pool = self.jobs()
+        for _ in range(2):
+            pool.stop(0)
+        job = self.job()
+        with self.assertRaises(ProxyStopping):
+            pool.submit(job, self.work)
+        self.assertTrue(job.wait(0))
+
+    def test_a_job_cancelled_before_the_stop_is_not_stopped(self) -> None:
+        pool = self.jobs()
+        job = self.submitted(pool)
+        pool.cancel(job)
+        pool.stop(PATIENCE)
+        self.assertEqual(["job cancelled"], self.ended)
+
+    def test_stopping_does_not_wait_for_a_job_that_does_not_end(self) -> None:
+        pool = self.jobs()
+        released, has_begun = threading.Event(), threading.Event()
+        self.addCleanup(lambda: wait_until(lambda: not any(each.name == "job" for each in threading.enumerate())))
+        self.addCleanup(released.set)
+
+        def hang(job: Job) -> None:
+            has_begun.set()
+            released.wait(PATIENCE)
+
+        pool.submit(self.job(), hang)
+        self.assertTrue(has_begun.wait(PATIENCE))
+        before = time.monotonic()
+        with mock.patch.object(background_jobs, "_END_SECONDS", 0.01):
+            pool.stop(0.01)
+        self.assertLess(time.monotonic() - before, PATIENCE)
+
+
+class TestCallersThatAreNotKnown(JobsTestCase):
+    """Their jobs leave a place in the queue to others."""
+
+    def test_half_of_all_jobs_at_most_are_theirs(self) -> None:
+        jobs = self.jobs(workers=1, queue=5)
+        for number in range(3):
+            jobs.submit(self.of_unknown_caller(f"theirs {number}"), self.work)
+        with self.assertRaises(QueueFull):
+            jobs.submit(self.of_unknown_caller("one more"), self.work)
+        for number in range(3):
+            jobs.submit(self.job(f"mine {number}"), self.work)
+
+    def test_their_bytes_are_bounded_together(self) -> None:
+        jobs = self.jobs(queue=100)
+        most = background_jobs._MOST_BYTES_OF_UNKNOWN_CALLERS
+        with self.assertRaises(QueueFull):
+            jobs.check(most + 1)
+        jobs.submit(first := self.of_unknown_caller("theirs", most), self.work)
+        with self.assertRaises(QueueFull):
+            jobs.submit(self.of_unknown_caller("one more"), self.work)
+        # An upstream has accepted its key.
+        first.unknown_caller_bytes = 0
+        jobs.submit(self.of_unknown_caller("another", most), self.work)

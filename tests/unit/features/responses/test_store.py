@@ -1,0 +1,395 @@
+import contextlib
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.compression import compress
+from deepseek_cursor_proxy.features.responses import store as responses
+from deepseek_cursor_proxy.features.responses.store import ResponseStore, StoredResponse
+from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.databases import StoreFileTestCase, StoreTestCase
+from tests.support.polling import PATIENCE, eventually
+from tests.support.systems import needs_removable_open_files
+
+ME, YOU = b"m" * 32, b"y" * 32
+DAY = 24 * 3600
+NOISE = "".join(chr(0x4E00 + n * n % 20000) for n in range(3000))
+
+
+def response(name: str, status: str = "completed", events: bytes | None = None, **fields: Any) -> StoredResponse:
+    return StoredResponse({"id": name, "status": status, **fields}, [{"role": "user", "content": "Hi"}], events)
+
+
+class ResponseStoreTestCase(StoreTestCase):
+    store_type = ResponseStore
+
+    def setUp(self) -> None:
+        threads = threading.active_count()
+        self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
+        super().setUp()
+
+    def ids(self) -> list[str]:
+        return [name for (name,) in self.select("SELECT id FROM responses ORDER BY created_at, number")]
+
+    def status(self, name: str, store: ResponseStore | None = None) -> str | None:
+        found = (store or self.store).get(ME, name)
+        return None if found is None else str(found.body["status"])
+
+    def found(self, name: str = "r", store: ResponseStore | None = None, **options: bool) -> StoredResponse:
+        found = (store or self.store).get(ME, name, **options)
+        assert found is not None
+        return found
+
+
+class TestPutAndGet(ResponseStoreTestCase):
+    def test_a_stored_response_is_found_whole_and_survives_a_restart(self) -> None:
+        stored = StoredResponse(
+            {"id": "r", "status": "completed", "output": [{"type": "message"}]},
+            [{"role": "user", "content": "Grüße"}, {"role": "assistant", "content": "漢字 \ud800 \x00 \U0001f600"}],
+            b"event: response.created\ndata: {}\n\n",
+        )
+        self.store.put(ME, stored)
+        for _ in range(2):
+            self.assertEqual(stored, self.store.get(ME, "r"))
+            self.assertEqual(replace(stored, events=None), self.store.get(ME, "r", with_events=False))
+            self.restart()
+        [(held,)] = self.select("SELECT length(body) + length(input) + length(events) FROM responses")
+        self.assertEqual((1, held), self.store.stats())
+
+    def test_a_caller_neither_sees_nor_deletes_another_callers_responses(self) -> None:
+        self.store.put(ME, response("r"))
+        self.assertIsNone(self.store.get(YOU, "r"))
+        self.assertFalse(self.store.delete(YOU, "r"))
+        self.assertFalse(self.store.update(YOU, response("r", "failed")))
+        self.store.put(YOU, response("r", "incomplete"))
+        self.assertEqual("completed", self.status("r"))
+
+    def test_a_made_up_response_id_is_unknown(self) -> None:
+        with self.assertNoLogs("deepseek_cursor_proxy", logging.WARNING):
+            for name in ("", "x", "\ud800", "é", "a\x00b", "' OR 1"):
+                self.assertIsNone(self.store.get(ME, name))
+                self.assertFalse(self.store.delete(ME, name))
+
+    def test_an_updated_response_keeps_its_age(self) -> None:
+        self.store.put(ME, response("r", "queued"))
+        self.store.put(ME, response("younger"))
+        self.now += 1
+        for status in ("in_progress", "completed"):
+            self.assertTrue(self.store.update(ME, response("r", status)))
+            self.assertEqual(status, self.status("r"))
+        self.store.put(ME, response("r"))
+        self.assertEqual(["r", "younger"], self.ids())
+
+    def test_lookups_pruning_and_orphans_are_answered_by_indexes(self) -> None:
+        by_age, unfinished = "COVERING INDEX responses_by_age", "responses_unfinished"
+        for question, index in (
+            ("body FROM responses WHERE caller = x'' AND id = 'r'", "(caller=? AND id=?)"),
+            ("count(*), sum(size) FROM responses", by_age),
+            ("number, created_at, size FROM responses ORDER BY created_at LIMIT 20", by_age),
+            ("number FROM responses WHERE status IN ('queued', 'in_progress') AND created_at <= 9", unfinished),
+        ):
+            with self.subTest(question):
+                [step] = self.select(f"EXPLAIN QUERY PLAN SELECT {question}")
+                self.assertIn(index, step[3])
+
+
+class TestCallersThatAreNotKnown(ResponseStoreTestCase):
+    """Their responses are in memory until an upstream has accepted the key."""
+
+    def test_a_response_is_found_replaced_and_deleted_in_memory(self) -> None:
+        self.store.put(ME, response("r", "queued"), is_known=False)
+        self.assertTrue(self.store.update(ME, response("r", "failed")))
+        self.assertEqual("failed", self.status("r"))
+        self.assertIsNone(self.store.get(YOU, "r"))
+        self.assertEqual([], self.ids())
+        self.assertEqual([True, False], [self.store.delete(ME, "r") for _ in range(2)])
+        self.assertIsNone(self.store.get(ME, "r"))
+
+    def test_accepting_a_key_stores_its_responses_and_no_others(self) -> None:
+        self.store.put(ME, response("mine", "in_progress"), is_known=False)
+        self.store.put(YOU, response("yours"), is_known=False)
+        self.store.accept(ME)
+        self.assertEqual(["mine"], self.ids())
+        self.assertTrue(self.store.update(ME, response("mine")))
+        self.restart()
+        self.assertEqual("completed", self.status("mine"))
+        self.assertIsNone(self.store.get(YOU, "yours"))
+
+    def test_their_number_and_bytes_are_bounded_and_those_that_ended_go_first(self) -> None:
+        self.store.put(ME, response("running", "queued"), is_known=False)
+        for number in range(100):
+            self.store.put(ME, response(f"r{number}"), is_known=False)
+        kept = [number for number in range(100) if self.status(f"r{number}") is not None]
+        self.assertEqual(list(range(100 - responses._MOST_OF_UNKNOWN_CALLERS + 1, 100)), kept)
+        with mock.patch.object(responses, "_MOST_BYTES_OF_UNKNOWN_CALLERS", 20_000):
+            for number in range(10):
+                self.store.put(ME, response(f"large{number}", text=f"{number}{NOISE}"), is_known=False)
+            self.assertLessEqual(sum(row.size for row in self.store._of_unknown_callers.values()), 20_000)
+        self.assertEqual(("queued", "completed"), (self.status("running"), self.status("large9")))
+
+    def test_one_that_ended_has_a_short_life(self) -> None:
+        self.store.put(ME, response("running", "queued"), is_known=False)
+        self.store.put(ME, response("ended"), is_known=False)
+        with mock.patch.object(responses, "_SECONDS_OF_UNKNOWN_CALLERS", 0.0):
+            self.assertEqual(("queued", None), (self.status("running"), self.status("ended")))
+            self.store.accept(ME)
+        self.assertEqual(["running"], self.ids())
+
+
+class TestChains(ResponseStoreTestCase):
+    def test_a_response_just_stored_is_found_as_the_same_objects(self) -> None:
+        """The chat memory recognises the items of a chain by that."""
+        put = response("resp_1", output=[{"type": "message"}])
+        self.store.put(ME, put)
+        self.assertIs(put.body["output"][0], self.found("resp_1").body["output"][0])
+        self.assertIs(put.input[0], self.found("resp_1").input[0])
+
+    def test_a_response_changed_by_another_process_is_read_from_the_file(self) -> None:
+        self.store.put(ME, response("resp_1"))
+        other = self.store_on(self.open())
+        other.update(ME, response("resp_1", "failed"))
+        self.assertEqual("failed", self.status("resp_1"))
+        other.delete(ME, "resp_1")
+        self.assertIsNone(self.store.get(ME, "resp_1"))
+        self.assertIsNone(self.store.get(YOU, "resp_1"))
+
+    def test_the_memory_for_unpacked_responses_is_limited(self) -> None:
+        with mock.patch.object(responses, "_MOST_BYTES_UNPACKED", 20_000):
+            store = self.store_on(self.database)
+        large, many = response("resp_1", text="x" * 8000), response("resp_0", values=[{} for _ in range(200_000)])
+        store.put(ME, large)
+        for number in range(9):
+            store.put(ME, response(f"resp_{number + 2}", text=f"{number}" * 8000))
+        # Many small values count as well.
+        self.store.put(ME, many)
+        for put, found in ((large, self.found("resp_1", store)), (many, self.found("resp_0"))):
+            self.assertEqual(put.body, found.body)
+            self.assertIsNot(put.body, found.body)
+
+
+class TestDeleting(ResponseStoreTestCase):
+    def test_a_job_does_not_bring_back_a_response_deleted_while_it_ran(self) -> None:
+        for name in ("a", "r"):
+            self.store.put(ME, response(name, "in_progress"))
+        self.assertEqual([True, False], [self.store.delete(ME, "r") for _ in range(2)])
+        self.assertFalse(self.store.update(ME, response("r")))
+        self.assertIsNone(self.store.get(ME, "r"))
+        self.assertEqual(["a"], self.ids())
+
+    def test_a_delete_and_a_jobs_last_update_at_once_leave_no_response(self) -> None:
+        for turn in range(30):
+            self.store.put(ME, response("r", "in_progress"))
+            start = threading.Barrier(2)
+
+            def finish(start: threading.Barrier = start) -> None:
+                start.wait(PATIENCE)
+                self.store.update(ME, response("r"))
+
+            thread = threading.Thread(target=finish)
+            thread.start()
+            start.wait(PATIENCE)
+            self.assertTrue(self.store.delete(ME, "r"), turn)
+            thread.join()
+            self.assertIsNone(self.store.get(ME, "r"))
+
+    def test_clearing_the_reasoning_store_deletes_responses_too(self) -> None:
+        self.store.put(ME, response("r"))
+        with contextlib.closing(ReasoningStore(self.path)) as reasoning:
+            reasoning.clear()
+        self.assertEqual([], self.ids())
+
+
+class TestPruning(ResponseStoreTestCase):
+    def fill(self, count: int, size: int = 0) -> None:
+        for number in range(count):
+            # Random enough that packing takes nothing off.
+            noise = "".join(chr(0x4E00 + (number * 7919 + each * 104729) % 20000) for each in range(size))
+            self.store.put(ME, response(str(number), text=noise))
+            self.now += 1
+
+    def test_a_response_that_is_too_old_is_not_found_even_before_pruning(self) -> None:
+        self.store = self.store_on(self.database, max_age_seconds=10)
+        self.store.put(ME, response("r"))
+        self.now += 10
+        self.assertEqual("completed", self.status("r"))
+        self.now += 0.1
+        self.assertIsNone(self.store.get(ME, "r"))
+        self.assertEqual(["r"], self.ids())
+        self.assertFalse(self.store.delete(ME, "r"))
+        self.assertEqual([], self.ids())
+
+    def test_an_unfinished_response_is_not_pruned(self) -> None:
+        self.store = self.store_on(self.database, max_rows=2, max_age_seconds=10)
+        for status in ("queued", "in_progress"):
+            self.store.put(ME, response(status, status))
+        self.fill(5)
+        self.store.prune()
+        self.assertEqual(["queued", "in_progress"], self.ids())
+        self.assertTrue(self.store.update(ME, response("queued", "completed")))
+        self.now += 10
+        self.store.prune()
+        self.assertEqual(["in_progress"], self.ids())
+
+    def test_a_low_limit_of_responses_holds_after_every_write(self) -> None:
+        self.store = self.store_on(self.database, max_rows=2)
+        for count in range(1, 8):
+            self.store.put(ME, response(str(count)))
+            self.now += 1
+            self.assertTrue(eventually(lambda count=count: len(self.ids()) == min(count, 2)), self.ids())
+        self.assertEqual(["6", "7"], self.ids())
+
+
+class TestOrphans(ResponseStoreTestCase):
+    def test_unfinished_responses_of_a_dead_process_are_failed(self) -> None:
+        self.store.put(ME, response("a", "queued", background=True))
+        self.store.put(YOU, response("b", "in_progress"))
+        self.store.put(ME, response("c", "completed"))
+        self.restart()
+        self.assertEqual(2, self.store.fail_orphans())
+        self.assertEqual(0, self.store.fail_orphans())
+        found = self.found("a")
+        self.assertEqual(("failed", True), (found.body["status"], found.body["background"]))
+        self.assertEqual("server_restarted", found.body["error"]["code"])
+        self.assertTrue(found.body["error"]["message"])
+        self.assertEqual([{"role": "user", "content": "Hi"}], found.input)
+        self.assertEqual("completed", self.status("c"))
+
+    def test_orphans_stored_while_the_clock_was_ahead_are_failed(self) -> None:
+        self.now += 400 * DAY
+        self.store.put(ME, response("r", "in_progress"))
+        self.now -= 400 * DAY
+        self.restart()
+        self.assertEqual(1, self.store.fail_orphans())
+        self.assertEqual("failed", self.status("r"))
+
+    def test_an_unfinished_response_is_found_however_old_it_is(self) -> None:
+        self.store.put(ME, response("r", "in_progress"))
+        self.now += 400 * DAY
+        self.assertEqual("in_progress", self.status("r"))
+
+    def test_a_response_failed_by_a_second_proxy_is_replaced_when_it_ends(self) -> None:
+        self.store.put(ME, response("r", "in_progress"))
+        second = self.store_on(self.open())
+        self.assertEqual(1, second.fail_orphans())
+        self.assertEqual("failed", self.status("r"))
+        self.assertTrue(self.store.update(ME, response("r")))
+        self.assertEqual("completed", self.status("r", second))
+
+    def test_an_orphan_that_cannot_be_read_is_failed(self) -> None:
+        for name in ("damaged", "whole"):
+            self.store.put(ME, response(name, "queued"))
+        self.execute("UPDATE responses SET body = x'00' WHERE id = 'damaged'")
+        self.assertEqual(0, self.store.fail_orphans())
+        self.restart()
+        self.store.fail_orphans()
+        self.assertEqual([("failed",)] * 2, self.select("SELECT status FROM responses"))
+        self.assertEqual("failed", self.status("whole"))
+
+    def test_orphans_in_a_file_that_could_not_be_used_at_the_start_fail_when_it_reopens(self) -> None:
+        self.store.put(ME, response("r", "in_progress"))
+        self.store.close()
+        self.database.close()
+        self.database = Database(self.path)
+        self.addCleanup(self.database.close)
+        self.now += 1
+        self.store = self.store_on(self.database)
+        self.assertEqual(0, self.store.fail_orphans())
+        self.database.reopen()
+        self.now += 1
+        self.store.put(ME, response("mine", "in_progress"))
+        self.assertEqual("failed", self.status("r"))
+        self.assertEqual("in_progress", self.status("mine"))
+
+
+class TestFaults(ResponseStoreTestCase):
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Another process writes; then the file is reopened, as the reopener of the reasoning store does."""
+        locker = self.lock("BEGIN IMMEDIATE")
+        yield
+        locker.execute("ROLLBACK")
+        self.database.reopen()
+
+    def test_changes_in_a_locked_file_are_found_and_written_when_it_reopens(self) -> None:
+        for name in ("old", "gone"):
+            self.store.put(ME, response(name, "in_progress"))
+        expected = {"old": "completed", "gone": None, "a": "completed", "b": None, "c": "queued"}
+        with self.locked():
+            for name in ("a", "b", "c"):
+                self.store.put(ME, response(name, "queued"))
+            for name, is_there in (("a", True), ("old", True), ("never", False)):
+                self.assertEqual(is_there, self.store.update(ME, response(name)), name)
+            for name in ("b", "gone"):
+                self.assertEqual([True, False], [self.store.delete(ME, name) for _ in range(2)])
+                self.assertFalse(self.store.update(ME, response(name)))
+            self.assertEqual(expected, {name: self.status(name) for name in expected})
+            self.assertIsNone(self.store.get(YOU, "a"))
+            self.assertEqual(["old", "gone"], self.ids())
+        self.assertEqual({"old", "a", "c"}, set(self.ids()))
+        self.restart()
+        self.assertEqual(expected, {name: self.status(name) for name in expected})
+
+    def test_close_warns_about_responses_that_never_reached_the_file(self) -> None:
+        self.database.close()
+        with self.assertLogs(responses.__name__, logging.WARNING) as warnings:
+            self.store.put(ME, response("r"))
+            self.assertEqual("completed", self.status("r"))
+            self.store.close()
+            self.store.close()
+        [warning] = warnings.output
+        self.assertIn("1 of the responses in memory never reached the store", warning)
+
+    def test_a_response_that_sqlite_refuses_stops_no_other(self) -> None:
+        """SQLite refuses rows beyond its own limit, which no waiting changes."""
+        with self.database.transaction() as connection:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+        self.store.put(ME, response("first"))
+        with self.assertLogs(responses.__name__, logging.WARNING):
+            self.store.put(ME, response("large", text=NOISE))
+            self.assertTrue(self.store.update(ME, response("first", text=NOISE)))
+        self.store.put(ME, response("small"))
+        self.assertEqual(["first", "small"], self.ids())
+        self.assertEqual(["completed"] * 3, [self.status(name) for name in ("first", "large", "small")])
+        self.assertTrue(self.store.update(ME, response("large", "failed")))
+        self.assertTrue(self.store.delete(ME, "first"))
+        self.assertEqual({"small", "large"}, set(self.ids()))
+
+    def test_a_damaged_response_is_not_found(self) -> None:
+        self.store.put(ME, response("r"))
+        for damage in (b"", b"\x00", compress(b"[]")[:-2], b"x\x9c"):
+            with self.database.transaction() as connection:
+                connection.execute("UPDATE responses SET input = ?", (damage,))
+            self.store._faults._warned_at = float("-inf")
+            with self.assertLogs(responses.__name__, logging.WARNING):
+                self.assertIsNone(self.store.get(ME, "r"))
+
+    def test_a_response_store_on_a_closed_file_raises_nothing(self) -> None:
+        self.database.close()
+        self.assertIsNone(self.store.get(ME, "r"))
+        self.assertFalse(self.store.delete(ME, "r"))
+        self.assertEqual((0, 0), (self.store.prune(), self.store.fail_orphans()))
+
+
+class TestReopening(StoreFileTestCase):
+    @needs_removable_open_files
+    def test_a_file_deleted_while_running_is_created_again_with_pending_responses(self) -> None:
+        """The reopener of the reasoning store writes the pending changes of all stores."""
+        with (
+            contextlib.closing(ReasoningStore(self.path)) as owner,
+            contextlib.closing(ResponseStore(owner.database)) as store,
+        ):
+            store.put(ME, response("old", "in_progress"))
+            for each in list(self.path.parent.iterdir()):
+                each.unlink()
+            with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
+                store.put(ME, response("new"))
+                self.assertIsNotNone(store.get(ME, "new"))
+                self.assertTrue(owner.file.reopener.wait(PATIENCE))
+            self.assertEqual(1, store.stats().responses)
+            self.assertFalse(store.update(ME, response("old")))
+            self.assertIsNotNone(store.get(ME, "new"))

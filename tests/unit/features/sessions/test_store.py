@@ -1,0 +1,453 @@
+import random
+import sqlite3
+import unittest
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.features.sessions import export
+from deepseek_cursor_proxy.features.sessions.store import Limits, SessionStore
+from deepseek_cursor_proxy.features.sessions.trajectory import (
+    Node,
+    RecordedTurn,
+    SessionOptions,
+    TurnOfSession,
+    UnnamedSession,
+    message_json,
+    new_session,
+)
+from deepseek_cursor_proxy.storage.database import Reopener
+from deepseek_cursor_proxy.storage.faults import Unusable
+from tests.support.polling import wait_until
+from tests.support.systems import needs_removable_open_files
+from tests.support.traced_memory import traced_memory
+from tests.support.width import width
+
+ME, OTHER = b"me", b"other"
+WORDS = [f"{one}{other}" for one in ("read", "file", "test", "run", "fix") for other in ("s", "ing", "ed", " it", "")]
+
+
+def user(text: str) -> Message:
+    return Message("user", text)
+
+
+def answer(text: str, reasoning: str | None = None, *calls: ToolCall) -> Message:
+    return Message("assistant", text, reasoning, calls)
+
+
+def turn(*messages: Message, tools: tuple[dict[str, Any], ...] = (), **details: Any) -> RecordedTurn:
+    *history, last = messages
+    return RecordedTurn(tuple(history), tools, last, {"n": len(messages)}, **details)
+
+
+class StoreTestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        self.now = 1000.0
+        place = TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.path = Path(place.name) / "sessions.sqlite3"
+        self.store = self.open()
+
+    def open(self, limits: Limits = Limits()) -> SessionStore:  # noqa: B008
+        store = SessionStore(self.path, limits, clock=lambda: self.now)
+        self.addCleanup(store.close)
+        return store
+
+    def create(self, caller: bytes = ME, **options: Any) -> str:
+        return self.store.insert(caller, new_session(SessionOptions(**options), "deepseek-v4-pro", self.now)).uuid
+
+    def record(self, session: str | UnnamedSession, *turns: RecordedTurn, caller: bytes = ME) -> None:
+        self.store.record([TurnOfSession(caller, session, each) for each in turns])
+
+    def nodes(self, session: str) -> list[Node]:
+        return list(self.store.nodes(session))
+
+
+class TestSessions(StoreTestCase):
+    def test_a_session_is_there_for_its_caller_alone(self) -> None:
+        session = self.create(name="Try 1 / ✓", tags=("a", "b"))
+        found = self.store.get(ME, session)
+        assert found is not None
+        self.assertEqual(("Try 1 / ✓", ("a", "b")), (found.options.name, found.options.tags))
+        self.assertIsNone(self.store.get(OTHER, session))
+        self.assertEqual([], self.store.list(OTHER))
+        self.assertFalse(self.store.delete(OTHER, session))
+        self.record(session, turn(user("a"), answer("b")), caller=OTHER)
+        self.assertEqual([], self.nodes(session))
+        self.assertEqual(1, len(self.store.list(ME)))
+
+    def test_a_parser_that_was_asked_for_by_name_is_known_after_a_restart(self) -> None:
+        sessions = [self.create(reads_written_calls=is_named) for is_named in (True, False)]
+        found = [self.open().get(ME, session) for session in sessions]
+        options = [each.options for each in found if each is not None]
+        self.assertEqual(
+            [("hermes", True), ("hermes", False)], [(o.tool_parser, o.reads_written_calls) for o in options]
+        )
+
+    def test_a_session_counts_its_requests_tokens_and_money(self) -> None:
+        session = self.create()
+        self.record(session, turn(user("a"), answer("b"), tokens=10, cost=0.5, model="m"))
+        self.record(session, turn(user("c"), answer("d"), tokens=5, cost=None, model="m"))
+        found = self.store.get(ME, session)
+        assert found is not None
+        self.assertEqual((2, 2, 15, 0.5, "m"), (found.requests, found.nodes, found.tokens, found.cost, found.model))
+
+    def test_a_full_sum_of_tokens_costs_no_turn(self) -> None:
+        session = self.create()
+        for number in range(3):
+            self.record(session, turn(user(str(number)), answer("b"), tokens=2**62))
+        found = self.store.get(ME, session)
+        assert found is not None
+        self.assertEqual((3, 2**62), (found.nodes, found.tokens))
+
+    def test_a_deleted_session_leaves_no_byte_in_the_file(self) -> None:
+        secret = "".join(random.Random(1).choices("abcdefghijklmnop", k=400))
+        session, kept = self.create(), self.create()
+        self.record(session, turn(user("a"), answer("b", secret)))
+        self.record(kept, turn(user("a"), answer("c")))
+        packed = self._rows("SELECT body FROM messages")
+        self.assertTrue(self.store.delete(ME, session))
+        self.assertFalse(self.store.delete(ME, session))
+        left = self._rows("SELECT body FROM messages")
+        gone = [body for body in packed if body not in left]
+        self.assertEqual(1, len(gone))
+        data = b"".join(each.read_bytes() for each in self.path.parent.iterdir())
+        self.assertNotIn(gone[0], data)
+        self.assertEqual(1, len(self.nodes(kept)))
+        left = [self._rows(f"SELECT count(*) FROM {table}")[0] for table in ("sessions", "messages", "links", "nodes")]
+        self.assertEqual([1, 3, 2, 1], left)
+
+    def _rows(self, statement: str) -> list[bytes]:
+        with self.store.database.reader() as connection:
+            return [row[0] for row in connection.execute(statement)]
+
+    def test_an_unknown_session_is_not_waited_for_while_another_process_writes(self) -> None:
+        session = self.create()
+        with closing(sqlite3.connect(self.path)) as other, mock.patch.object(Reopener, "wake"):
+            other.execute("BEGIN IMMEDIATE")
+            self.assertFalse(self.store.delete(ME, "none"))
+            self.assertFalse(self.store.delete(OTHER, session))
+            self.assertRaises(Unusable, self.store.delete, ME, session)
+
+    def test_deleting_a_session_takes_no_more_steps_in_a_larger_file(self) -> None:
+        steps = []
+        for _ in range(2):
+            deleted, kept = self.create(), self.create()
+            self.record(deleted, turn(user("a"), answer("b", "c")))
+            self.record(kept, *[turn(user(f"{kept} {each}"), answer("d")) for each in range(200)])
+            writer, ticks = self.store.database._writer, Counter[None]()
+            assert writer is not None
+            writer.set_progress_handler(lambda ticks=ticks: ticks.update([None]), 10)
+            self.assertTrue(self.store.delete(ME, deleted))
+            writer.set_progress_handler(None, 0)
+            steps.append(ticks[None])
+        self.assertLess(steps[1], 2 * steps[0] + 10, steps)
+
+    def test_old_surplus_and_expired_sessions_are_pruned(self) -> None:
+        for limits, ages, options, kept in (
+            (Limits(age_seconds=100), (200, 50), {}, 1),
+            (Limits(sessions=2), (3, 2, 1), {}, 2),
+            (Limits(), (10,), {"ttl_seconds": 5}, 0),
+            (Limits(bytes=0), (1,), {}, 0),
+        ):
+            with self.subTest(limits):
+                self.store.close()
+                self.path.unlink()
+                self.store = self.open(limits)
+                for age in ages:
+                    self.now = 1000.0 - age
+                    self.record(self.create(**options), turn(user(f"{age}"), answer("b")))
+                self.now = 1000.0
+                self.store.prune()
+                self.assertEqual(kept, self.store.count())
+
+    def test_a_pruning_deletes_at_most_a_tenth_because_of_age(self) -> None:
+        sessions = [self.create() for _ in range(20)]
+        self.now += 1e9
+        self.assertEqual((2, 1), (self.store.prune(), self.store.prune()))
+        self.assertEqual({*sessions[3:]}, {each.uuid for each in self.store.list(ME)})
+
+    def test_turns_wait_for_a_locked_file_and_are_written_when_it_is_free(self) -> None:
+        session, chat = self.create(), [user("q"), answer("a")]
+        with closing(sqlite3.connect(self.path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            self.record(session, turn(*chat))
+            self.record(session, turn(*chat, user("r"), answer("b")))
+            self.assertEqual([], self.nodes(session))
+            other.rollback()
+            wait_until(lambda: [len(node.messages) for node in self.nodes(session)] == [4])
+
+    def test_turns_that_wait_are_written_when_the_store_is_closed(self) -> None:
+        session = self.create()
+        with closing(sqlite3.connect(self.path)) as other, mock.patch.object(Reopener, "wake"):
+            other.execute("BEGIN IMMEDIATE")
+            self.record(session, turn(user("q"), answer("a")))
+            other.rollback()
+            self.store.close()
+        self.store = self.open()
+        self.assertEqual(1, len(self.nodes(session)))
+
+    def test_each_chat_has_one_session_when_all_are_recorded(self) -> None:
+        chat = [user("q"), answer("a"), user("r"), answer("b")]
+        unnamed = UnnamedSession(b"chat", "Try", "m")
+        self.record(unnamed, turn(*chat[:2]), turn(*chat))
+        self.record(unnamed, turn(*chat, user("s"), answer("c")))
+        self.record(unnamed, turn(*chat[:2]), caller=OTHER)
+        self.record(UnnamedSession(b"other", "Try", "m"), turn(*chat[:2]))
+        found = [self.nodes(session.uuid) for session in self.store.list(ME)]
+        self.assertEqual([[2], [6]], sorted([len(node.messages) for node in nodes] for nodes in found))
+        self.assertEqual((2, 1), (len(self.store.list(ME)), len(self.store.list(OTHER))))
+
+    def test_a_chats_session_may_be_named_by_its_uuid_at_the_same_moment(self) -> None:
+        unnamed = UnnamedSession(b"chat", "Try", "m")
+        chat = [each for number in range(4) for each in (user(f"q{number}"), answer(f"a{number}"))]
+        self.record(unnamed, turn(*chat[:2]))
+        (session,) = self.store.list(ME)
+        names = (unnamed, session.uuid, unnamed)
+        self.store.record([TurnOfSession(ME, name, turn(*chat[: 4 + 2 * at])) for at, name in enumerate(names)])
+        (node,) = self.nodes(session.uuid)
+        self.assertEqual([each.content for each in chat], [each["content"] for each in node.messages])
+        (found,) = self.store.list(ME)
+        self.assertEqual(4, found.requests)
+
+
+class TestNodes(StoreTestCase):
+    def test_a_chat_that_only_grows_is_one_node_with_the_reasoning_of_every_turn(self) -> None:
+        session = self.create()
+        call = ToolCall("call_1", "read", '{"path": "a"}')
+        prompt, result = Message("system", "Be brief."), Message("tool", "text", tool_call_id="call_1")
+        first = answer("", "I read.", call)
+        self.record(session, turn(prompt, user("q"), first))
+        stripped = first._replace(reasoning=None)
+        self.record(session, turn(prompt, user("q"), stripped, result, answer("Done.", "It is a.")))
+        (node,) = self.nodes(session)
+        self.assertEqual(["system", "user", "assistant", "tool", "assistant"], [each["role"] for each in node.messages])
+        self.assertEqual(["I read.", "It is a."], [node.messages[at]["reasoning_content"] for at in (2, 4)])
+        self.assertEqual({2, 4}, set(node.own))
+        self.assertEqual(5, node.info["n"])
+
+    def test_an_answer_that_was_a_message_before_is_the_models_own_with_its_reasoning(self) -> None:
+        """The chat began elsewhere; then its first question was asked again, here, and answered alike."""
+        session = self.create()
+        self.record(session, turn(user("q"), answer("a"), user("r"), answer("b")))
+        self.record(session, turn(user("q"), answer("a", "Because.")))
+        node = next(node for node in self.nodes(session) if len(node.messages) == 4)
+        self.assertEqual(("Because.", {1, 3}), (node.messages[1]["reasoning_content"], set(node.own)))
+
+    def test_the_same_turn_again_is_no_step_of_a_tree(self) -> None:
+        session = self.create(track_tree=True)
+        for _ in range(2):
+            self.record(session, turn(user("q"), answer("a")))
+        self.assertEqual(1, len(self.nodes(session)))
+
+    def test_a_node_has_the_times_of_all_its_turns(self) -> None:
+        session = self.create()
+        for number in (1, 2):
+            messages = [user("q"), answer("a"), user("r"), answer("b")][: 2 * number]
+            self.record(session, turn(*messages)._replace(info={"started": number, "finished": number + 0.5}))
+        (node,) = self.nodes(session)
+        self.assertEqual((1, 2.5), (node.info["started"], node.info["finished"]))
+
+    def test_a_changed_prompt_and_changed_tools_continue_the_node(self) -> None:
+        session = self.create()
+        tools = ({"type": "function", "function": {"name": "read"}},)
+        self.record(session, turn(Message("system", "Monday."), user("q"), answer("a")))
+        later = turn(Message("system", "Tuesday."), user("q"), answer("a"), user("r"), answer("b"), tools=tools)
+        self.record(session, later)
+        (node,) = self.nodes(session)
+        self.assertEqual(("Tuesday.", tools), (node.messages[0]["content"], node.tools))
+        again = later._replace(messages=(*later.messages, later.answer, user("s")), answer=answer("c"), tools=())
+        self.record(session, again)
+        (node,) = self.nodes(session)
+        self.assertEqual(("Tuesday.", ()), (node.messages[0]["content"], node.tools))
+
+    def test_an_answer_that_is_generated_again_is_a_branch(self) -> None:
+        session = self.create()
+        for text in ("one", "two", "two"):
+            self.record(session, turn(user("q"), answer(text)))
+        first, second = self.nodes(session)
+        self.assertEqual((None, first.id), (first.parent, second.parent))
+
+    def test_a_branch_that_ends_within_another_one_has_the_parent_of_its_question(self) -> None:
+        session = self.create()
+        for chat in (["q", "one"], ["q", "two"], ["q", "two", "r", "three"], ["q", "two"]):
+            self.record(session, turn(*[(answer if at % 2 else user)(text) for at, text in enumerate(chat)]))
+        first, second, third = self.nodes(session)
+        self.assertEqual((None, first.id, first.id), (first.parent, second.parent, third.parent))
+
+    def test_a_message_of_the_history_is_not_the_models_unless_it_wrote_it_here(self) -> None:
+        session = self.create()
+        self.record(session, turn(user("q"), answer("from elsewhere", "theirs"), user("r"), answer("b")))
+        (node,) = self.nodes(session)
+        self.assertEqual({3}, set(node.own))
+        self.assertEqual("theirs", node.messages[1]["reasoning_content"])
+
+    def test_every_step_is_a_node_when_the_tree_is_tracked(self) -> None:
+        session = self.create(track_tree=True)
+        chat = [user("q"), answer("a"), user("r"), answer("b")]
+        self.record(session, turn(*chat[:2]))
+        self.record(session, turn(*chat))
+        first, second = self.nodes(session)
+        self.assertEqual((2, 4, first.id), (len(first.messages), len(second.messages), second.parent))
+
+    def test_two_processes_record_into_one_session(self) -> None:
+        session, other = self.create(), self.open()
+        begin = [user("q"), answer("a")]
+        self.record(session, turn(*begin))
+        other.record([TurnOfSession(ME, session, turn(*begin, user("r"), answer("b")))])
+        self.record(session, turn(*begin, user("s"), answer("c")))
+        first, second = self.nodes(session)
+        self.assertEqual(
+            [["q", "a", "r", "b"], ["q", "a", "s", "c"]], [[m["content"] for m in n.messages] for n in (first, second)]
+        )
+        self.assertEqual(first.id, second.parent)
+
+    @needs_removable_open_files
+    def test_a_backup_that_takes_the_place_of_the_file_is_gone_on_from(self) -> None:
+        session, chat = self.create(), [user("q"), answer("a")]
+        backup = self.path.with_name("backup")
+        self.record(session, turn(*chat))
+        with self.store.database.reader() as connection:
+            connection.execute("VACUUM INTO ?", (str(backup),))
+        chat += [user("r"), answer("b")]
+        self.record(session, turn(*chat))
+        backup.replace(self.path)
+        with self.assertLogs(level="WARNING"):
+            self.assertRaises(Unusable, self.create)
+            wait_until(lambda: self.store.database.fault is None)
+        self.record(session, turn(*chat, user("s"), answer("c")))
+        (node,) = self.nodes(session)
+        self.assertEqual(["q", "a", "r", "b", "s", "c"], [each["content"] for each in node.messages])
+
+    def test_a_turn_with_a_bug_costs_itself_alone(self) -> None:
+        session, begin = self.create(), [user("q"), answer("a")]
+        bug, later = turn(user("q"), None), turn(*begin, user("r"), answer("b"))  # type: ignore[arg-type]
+        self.record(session, turn(*begin))
+        with self.assertLogs("deepseek_cursor_proxy.features.sessions", "WARNING") as logged:
+            self.record(session, later, bug)
+            wait_until(lambda: [len(node.messages) for node in self.nodes(session)] == [4])
+            self.record(session, bug, turn(*later.messages, later.answer, user("s"), answer("c")))
+            wait_until(lambda: [len(node.messages) for node in self.nodes(session)] == [6])
+        self.assertEqual(1, len(logged.output))
+
+    def test_a_filler_is_no_reasoning(self) -> None:
+        session = self.create()
+        self.record(session, turn(user("q"), answer("a", " ")))
+        self.assertNotIn("reasoning_content", self.nodes(session)[0].messages[1])
+
+    def test_log_probabilities_are_kept_with_their_answer(self) -> None:
+        session = self.create()
+        logprobs = [[{"token": "a", "logprob": -0.1, "bytes": [97]}]]
+        self.record(session, turn(user("q"), answer("a"), logprobs=logprobs))
+        self.assertEqual({1: logprobs}, self.nodes(session)[0].logprobs)
+
+    def test_a_long_chat_costs_its_own_size_once(self) -> None:
+        session, rng = self.create(), random.Random(2)
+        chat: list[Message] = []
+        for number in range(100):
+            text, thought = (" ".join(rng.choices(WORDS, k=250)) for _ in range(2))
+            chat += [user(f"step {number}"), answer(text, thought)]
+            self.record(session, turn(*chat))
+        self.store.close()
+        size = sum(len(each.content) + len(each.reasoning or "") for each in chat)
+        self.assertLess(self.path.stat().st_size, size)
+
+    def test_no_text_of_a_chat_is_held_between_its_turns(self) -> None:
+        session, chat = self.create(), [Message("system", "secret prompt")]
+        picture = ({"type": "text", "text": "secret text"}, {"type": "image_url", "image_url": {"url": "secret"}})
+        for content in ("secret question", picture, "secret again"):
+            chat += [Message("user", content), answer("secret answer", "secret thought")]
+            self.record(session, turn(*chat))
+        self.assertNotIn("secret", repr(self.store._known))
+        self.assertEqual(1, len(self.nodes(session)))
+        self.assertEqual([message_json(each) for each in chat], list(self.nodes(session)[0].messages))
+        # Another picture is another history.
+        other = ({"type": "text", "text": "secret text"}, {"type": "image_url", "image_url": {"url": "other"}})
+        self.record(session, turn(*chat[:3], Message("user", other), answer("c")))
+        self.assertEqual(2, len(self.nodes(session)))
+
+    def test_a_hundred_turns_are_written_together(self) -> None:
+        session = self.create()
+        chat = [each for number in range(100) for each in (user(f"q{number}"), answer(f"a{number}", f"t{number}"))]
+        self.record(session, *[turn(*chat[: end + 2], tokens=1) for end in range(0, 200, 2)])
+        (node,) = self.nodes(session)
+        self.assertEqual([each.content for each in chat], [each["content"] for each in node.messages])
+        self.assertEqual([f"t{number}" for number in range(100)], [m["reasoning_content"] for m in node.messages[1::2]])
+        found = self.store.get(ME, session)
+        assert found is not None
+        self.assertEqual((100, 100), (found.requests, found.tokens))
+
+    def test_an_export_takes_no_more_memory_for_more_nodes(self) -> None:
+        def peak(count: int) -> int:
+            session = self.create()
+            self.record(session, *[turn(user(f"q{number} " + "x" * 1000), answer("a")) for number in range(count)])
+            with traced_memory() as memory:
+                lines = export.lines(self.store.nodes(session), "openai", export.Filter())
+                self.assertEqual(count, sum(1 for _ in lines))
+                return memory.peak()
+
+        self.assertLess(peak(2000), 1.5 * peak(200))
+
+    def test_generated_chats_with_branches_have_the_nodes_of_the_reference(self) -> None:
+        for seed in range(width(60, 1000)):
+            with self.subTest(seed=seed):
+                self._compare(random.Random(seed))
+
+    def _compare(self, rng: random.Random) -> None:
+        session, reference = self.create(), _Reference()
+        chats: list[list[Message]] = [[]]
+        waiting: list[RecordedTurn] = []
+        for _ in range(rng.randint(1, 12)):
+            begin = rng.choice(chats)
+            cut = rng.choice([len(begin), len(begin), rng.randrange(len(begin) + 1)])
+            # A history ends with a question: an answer at the cut is asked again.
+            history = begin[: cut - 1 if cut and begin[cut - 1].role == "user" else cut]
+            history = [*history, user(f"q{rng.randrange(3)}")]
+            last = answer(f"a{rng.randrange(3)}", rng.choice((None, "", " ", "thought")))
+            waiting.append(turn(*history, last))
+            if rng.random() < 0.5:
+                self.record(session, *waiting)
+                waiting.clear()
+            reference.record(history, last)
+            chats.append([*history, last])
+        if waiting:
+            self.record(session, *waiting)
+        found = self.nodes(session)
+        ids = {node.id: at for at, node in enumerate(found)}
+        self.assertEqual(
+            reference.nodes(),
+            [(None if n.parent is None else ids[n.parent], [m["content"] for m in n.messages]) for n in found],
+        )
+
+
+class _Reference:
+    """The rules for nodes, without a store: chains of texts."""
+
+    def __init__(self) -> None:
+        self._nodes: list[tuple[int | None, list[str]]] = []
+        # The node that each beginning of a chat was added for.
+        self._added_for: dict[tuple[str, ...], int] = {}
+
+    def nodes(self) -> list[tuple[int | None, list[str]]]:
+        return self._nodes
+
+    def record(self, history: list[Message], last: Message) -> None:
+        texts = [str(each.content) for each in (*history, last)]
+        before = [at for at, (_, chain) in enumerate(self._nodes) if chain == texts[: len(chain)] and chain != texts]
+        same = [at for at, (_, chain) in enumerate(self._nodes) if chain == texts]
+        if same:
+            node = same[0]
+        elif before:
+            node = max(before, key=lambda at: len(self._nodes[at][1]))
+            self._nodes[node] = (self._nodes[node][0], texts)
+        else:
+            known = [end for end in range(1, len(texts)) if tuple(texts[:end]) in self._added_for]
+            parent = self._added_for[tuple(texts[: known[-1]])] if known else None
+            node = len(self._nodes)
+            self._nodes.append((parent, texts))
+        for end in range(1, len(texts) + 1):
+            self._added_for.setdefault(tuple(texts[:end]), node)
