@@ -39,7 +39,7 @@ OTHER_FLAGS |= {"--from-secret", "--today", "--week", "--month", "--since", "--b
 OTHER_FLAGS |= {"--usd-per-day", "--usd-per-month", "--concurrent", "--group", "--expires"}
 OTHER_FLAGS |= {"--quick", "--json", "--against", "--command", "--upstream-port"}
 OTHER_FLAGS |= {"--format", "--since", "--min-turns", "--only-complete"}
-OTHER_FLAGS |= {"--live", "--report"}
+OTHER_FLAGS |= {"--live", "--report", "--help-all"}
 OTHER_FLAGS |= {"--yes", "--print", "--undo", "--url", "--show", "--flash-subagents"}
 # Flags of other programs, as the pages name them.
 FOREIGN_FLAGS = {

@@ -30,7 +30,8 @@ def _serve(options: dict[str, Any]) -> int:
 def _config_show(options: dict[str, Any]) -> None:
     loaded = load(options)
     width = max(len(setting.key) for setting in SETTINGS)
-    for setting in DECLARATIONS:
+    # What is set comes first.
+    for setting in sorted(DECLARATIONS, key=lambda setting: loaded.origins[setting.field] == "default"):
         origin = loaded.origins[setting.field]
         if origin != "default" or isinstance(setting, SettingsTable) or not setting.is_alias:
             print(f"{setting.key:<{width}} = {loaded.shown_value(setting):<42} # {origin}")
@@ -95,34 +96,32 @@ _SESSION_COMMANDS = (
     ),
 )
 COMMANDS = (
-    Command("serve", "run the proxy (the default)", _serve, _add_clear, add_settings),
+    Command("serve", "run the proxy (the default)", _serve, _add_clear, add_settings, heading="Start and set up"),
+    Command("setup", "configure an agent to use the proxy", _SETUP + "run", _SETUP + "add_flags"),
+    Command("service", "run the proxy in the background, always", commands="cli.service:COMMANDS"),
+    Command("demo", "play a sample chat; needs no key", _demo, settings=None),
     Command(
-        "setup",
-        "configure a client (Codex, …) to use the proxy",
-        _SETUP + "run",
-        _SETUP + "add_flags",
+        "dashboard", "open the dashboard in a browser", _DASHBOARD + "open_dashboard", heading="See requests and costs"
     ),
-    Command("service", "run the proxy as a service, in the background", commands="cli.service:COMMANDS"),
-    Command("doctor", "find out what is wrong and how to fix it", _DOCTOR + "run", _DOCTOR + "add_flags"),
+    Command("usage", "tokens used, and their estimated cost", _USAGE + "print_usage", _USAGE + "add_flags"),
+    Command("balance", "what is left on your DeepSeek account", _USAGE + "print_balance", settings=add_config),
+    Command("sessions", "list, show or export recorded sessions", commands=_SESSION_COMMANDS),
     Command(
-        "dashboard", "open the dashboard of the running proxy in a browser", "features.dashboard.command:open_dashboard"
-    ),
-    Command("demo", "try it without a key, against a simulated DeepSeek", _demo, settings=None),
-    Command("config", "show settings", commands=_CONFIG_COMMANDS),
-    Command(
-        "usage",
-        "tokens used, and their estimated cost",
-        _USAGE + "print_usage",
-        _USAGE + "add_flags",
-    ),
-    Command(
-        "balance",
-        "ask DeepSeek what is left on the account",
-        _USAGE + "print_balance",
-        settings=add_config,
+        "doctor",
+        "find out what is wrong and how to fix it",
+        _DOCTOR + "run",
+        _DOCTOR + "add_flags",
+        heading="Find and fix problems",
     ),
     Command("explain", "where the reasoning in a trace came from", _explain, _add_trace, settings=None),
-    Command("access-key", "create a key for a client", "cli.access_key:run", "cli.access_key:add_flags", add_config),
-    Command("sessions", "look at recorded trajectories, or export them", commands=_SESSION_COMMANDS),
-    Command("store", "count or delete stored reasoning and responses", commands=_STORE_COMMANDS),
+    Command("config", "show settings and where they come from", commands=_CONFIG_COMMANDS),
+    Command(
+        "access-key",
+        "create a key for a client",
+        "cli.access_key:run",
+        "cli.access_key:add_flags",
+        add_config,
+        heading="Keys and stored data",
+    ),
+    Command("store", "count or delete stored reasoning", commands=_STORE_COMMANDS),
 )

@@ -26,11 +26,8 @@ from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 
-_DESCRIPTION = (
-    "DeepSeek's thinking models in Cursor, Codex, Claude Code and other agents: stores each turn's reasoning and "
-    "restores it on the next request."
-)
-_EPILOG = "Without a command: serve. `help COMMAND` explains a command, `help serve` lists all settings."
+_DESCRIPTION = "DeepSeek's thinking models in Cursor, Codex, Claude Code and others"
+_EPILOG = "`help COMMAND` explains a command; `serve --help-all` lists all settings."
 
 # Settings as flags …
 
@@ -38,17 +35,37 @@ _EPILOG = "Without a command: serve. `help COMMAND` explains a command, `help se
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add one flag per declared setting; `config` checks the values."""
     default = argparse.SUPPRESS
+    parser.formatter_class = _CommonSettings
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all settings and exit")
     add_config(parser)
     # Without it argparse prints two screens of flags before their explanations.
     parser.usage = f"{parser.prog} [settings]"
-    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(setting.group for setting in SETTINGS)}
+    titles = dict.fromkeys(["common settings", *(setting.group for setting in SETTINGS)])
+    groups = {title: parser.add_argument_group(title) for title in titles}
     for setting in SETTINGS:
-        group = groups[setting.group]
+        group = groups["common settings" if setting.is_common else setting.group]
         group.add_argument(setting.flag, dest=setting.key, default=default, **_flag_details(setting))
         if setting.switch:
             negated = setting.flag.replace("--", "--no-", 1)
             help = f"the same as {setting.flag} off"
             group.add_argument(negated, dest=setting.key, default=default, action="store_const", const="off", help=help)
+
+
+class _CommonSettings(argparse.HelpFormatter):
+    """Help without the settings that few people change, and without second names."""
+
+    rare = frozenset(setting.key for setting in SETTINGS if not setting.is_common)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        if action.dest not in self.rare and action.const != "off":
+            super().add_argument(action)
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        parser.formatter_class = argparse.HelpFormatter
+        parser.print_help()
+        parser.exit()
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +82,8 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def _flag_details(setting: Setting) -> dict[str, Any]:
-    help = f"{setting.help} (default {to_toml(setting.default)})".replace("%", "%%")
+    default = f" (default {to_toml(setting.default)})" if setting.default else ""
+    help = (setting.help + default).replace("%", "%%")
     if setting.kind is bool:
         return {"action": argparse.BooleanOptionalAction, "help": help}
     kind = {tuple: "LIST", AccessKey: "KEY"}.get(setting.kind) or setting.kind.__name__.upper()
@@ -119,6 +137,8 @@ class Command(NamedTuple):
     settings: AddFlags | None = add_files
     # Those of a group, or their name.
     commands: "tuple[Command, ...] | str" = ()
+    # Heading in `--help` of this command and those that follow, up to the next heading.
+    heading: str = ""
 
 
 def parse(words: list[str], commands: Sequence[Command]) -> dict[str, Any]:
@@ -146,14 +166,24 @@ def resolve(named: Any) -> Any:
 
 def build_parser(name: str, commands: Sequence[Command]) -> "_Parser":
     """The parser for a line that begins with this command, without the flags of others: adding all takes 10 ms."""
-    parser = _Parser(prog=program_name(), description=_DESCRIPTION, epilog=_EPILOG)
+    parser = _Parser(prog=program_name())
+    parser.page = _first_page(parser.prog, commands)
     parser.add_argument("--version", action="version", version=f"deepseek-cursor-proxy {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in commands:
         subparser = subparsers.add_parser(command.name, help=command.help)
         if command.name == name:
             _fill(subparser, command)
     return parser
+
+
+def _first_page(program: str, commands: Sequence[Command]) -> str:
+    """All commands, on a screen of 24 lines; argparse prints them in one list and breaks the line after long names."""
+    lines = [f"usage: {program} [--version] [COMMAND] [flags]", _DESCRIPTION, ""]
+    for command in commands:
+        lines += [command.heading] if command.heading else []
+        lines.append(f"  {command.name:<11} {command.help}")
+    return "\n".join([*lines, "", _EPILOG, ""])
 
 
 def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
@@ -173,6 +203,9 @@ def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
 class _Parser(argparse.ArgumentParser):
     """Accepts full flag names only, and raises StartupError with one line; also used for subcommands."""
 
+    # What --help prints in place of the parser's own list.
+    page = ""
+
     def __init__(self, **details: Any) -> None:
         # An abbreviation that works today is ambiguous with the next setting.
         super().__init__(allow_abbrev=False, **details)
@@ -187,6 +220,9 @@ class _Parser(argparse.ArgumentParser):
             hint = f"a command comes before its flags, as in `{program_name()} {command} …`; "
         self._refuse(f"unrecognized arguments: {' '.join(words)}", hint)
 
+    def format_help(self) -> str:
+        return self.page or super().format_help()
+
     def _print_message(self, message: str, file: Any = None) -> None:
         # argparse ignores that a disk is full.
         (file or sys.stderr).write(message)
@@ -197,7 +233,8 @@ class _Parser(argparse.ArgumentParser):
     def _refuse(self, message: str, hint: str = "") -> NoReturn:
         # A key after a misspelt flag must not get into a log.
         message = re.sub(r"(sk-|sha256:)[^\s',]+", r"\1…", message)
-        raise StartupError(f"{message}; {hint}`{self.prog} --help` lists what is available")
+        help = "--help-all" if "--help-all" in self._option_string_actions else "--help"
+        raise StartupError(f"{message}; {hint}`{self.prog} {help}` lists what is available")
 
 
 # How this program was started, for hints that can be typed …

@@ -53,6 +53,8 @@ class Setting(NamedTuple):
     secret: bool = False
     # A reload of the configuration does not change it.
     needs_restart: bool = False
+    # One of the ten that `serve --help` and the file of the first run have.
+    is_common: bool = False
     # It is another name for a value of another setting, and shown only where it is used.
     is_alias: bool = False
     # Heading in `--help` of this setting and those that follow, up to the next heading.

@@ -3,7 +3,7 @@
 Values come from defaults, the file, the environment and flags; later ones win. Tables of keys also come from the files
 of keys.d beside the file (`access-key --new NAME` writes them), where each name may be in one place only. An unknown
 key or a bad value is a StartupError of one line that names its origin; nothing is silently replaced. What depends on
-more than one setting is checked here. This module also has the commented configuration file of the first run. The
+more than one setting is checked here. This module also has the configuration file of the first run. The
 settings themselves are in `settings`.
 """
 
@@ -199,19 +199,13 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def template() -> str:
-    """A configuration file with every setting at its default, commented out."""
+    """A configuration file with the common settings at their defaults, commented out."""
     lines = [
-        "# deepseek-cursor-proxy. Remove the # in front of a line to change it.",
-        "# Flags win over environment variables, those over this file, this file over the defaults shown.",
+        "# The common settings of deepseek-cursor-proxy. Remove the # in front of a line to change it.",
+        "# Environment variables and flags win over this file. All settings and tables: .github/docs/settings.md.",
     ]
-    # Tables last, because TOML reads what follows a table as part of it.
-    for declared in sorted(DECLARATIONS, key=lambda declared: isinstance(declared, SettingsTable)):
-        lines += ["", *(f"# {line}" for line in _lines(declared))]
+    for setting in SETTINGS:
+        if setting.is_common:
+            choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
+            lines += ["", f"# {setting.help}{choices}", f"# {setting.key} = {to_toml(setting.default)}"]
     return "\n".join(lines) + "\n"
-
-
-def _lines(declared: Setting | SettingsTable) -> list[str]:
-    if isinstance(declared, SettingsTable):
-        return [declared.help, *declared.example]
-    choices = f" ({', '.join(declared.choices)})" if declared.choices else ""
-    return [declared.help + choices, f"{declared.key} = {to_toml(declared.default)}"]

@@ -90,7 +90,7 @@ def check_settings(subject: Subject) -> list[Finding]:
     settings, path = subject.settings, subject.config_path
     if settings.faults:
         parts = [fault.removeprefix("config: ").partition("; ") for fault in settings.faults]
-        default = f"correct or remove it; `{subject.program} help serve` lists all settings"
+        default = f"correct or remove it; `{subject.program} serve --help-all` lists all settings"
         return [failed(SETTINGS_FILE, text, remedy or default) for text, _, remedy in parts]
     changed = sum(origin != "default" for origin in settings.origins.values())
     status = file_status(path)

@@ -67,7 +67,7 @@ class ArchiveTest(ServeTest):
         self.assertRegex(printed, rf"Now with your own key: \S*python\S* {re.escape(str(self.archive))}\n")
 
     def test_its_exit_code_is_the_one_of_the_program(self) -> None:
-        hint = rf"`\S*python\S* {re.escape(str(self.archive))} serve --help`"
+        hint = rf"`\S*python\S* {re.escape(str(self.archive))} serve --help-all`"
         self.assertRegex(self.run_command("--bogus", code=2).errors, hint)
 
     def test_it_serves_the_dashboard_and_the_other_commands_find_it(self) -> None:

@@ -41,8 +41,8 @@ SWITCHES = (
     ("--display-reasoning true", '"on"'),
     ("--no-display-reasoning --display-reasoning", '"on"'),
 )
-NEAR = r"; did you mean {0}\? `deepseek-cursor-proxy {1} --help` lists what is available$"
-NO_NEAR = "^unrecognized arguments: (?!.*did you mean).+ --help` lists what is available$"
+NEAR = r"; did you mean {0}\? `deepseek-cursor-proxy {1} --help(-all)?` lists what is available$"
+NO_NEAR = "^unrecognized arguments: (?!.*did you mean).+ --help(-all)?` lists what is available$"
 RIGHT_ORDER = "; a command comes before its flags, as in `deepseek-cursor-proxy config …`; "
 NO_FILE = r"^config: .*absent\.toml does not exist; create it, or leave --config out"
 NO_NUMBER = r'^config: port = "abc" is not a whole number \(flag --port\)$'
@@ -59,7 +59,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("demo --port 1", NO_NEAR),
     ("--model x config show", RIGHT_ORDER),
     ("serve --ngrok config path", RIGHT_ORDER),
-    *((line, "--help`") for line in ("bogus", "store bogus", "--port", "--ngrok=5", "-- x")),
+    *((line, "--help(-all)?`") for line in ("bogus", "store bogus", "--port", "--ngrok=5", "-- x")),
     # An abbreviation that works today would become ambiguous with the next setting.
     *((f"{line} --por", "unrecognized arguments") for line in ("", "serve", "config show", "store stats")),
     *((line, "unrecognized arguments") for line in ("--vers", "--clear-reasoning", "--hos=x", "--verb", "--no-ngr")),
@@ -145,11 +145,22 @@ class HelpTest(CliTest):
     def test_version_and_help_list_all_commands(self) -> None:
         self.assertEqual(self.output_of("--version"), f"deepseek-cursor-proxy {__version__}\n")
         for flag in ("--help", "-h", "help"):
-            for command in COMMANDS:
-                self.assertRegex(self.output_of(flag), rf"\n    {command.name}\s+\w")
+            lines = self.output_of(flag).splitlines()
+            # A screen of 24 lines, one of which is the next prompt.
+            self.assertLess(len(lines), 24)
+            self.assertLessEqual(max(map(len, lines)), 80)
+            listed = [line.split()[0] for line in lines if line.startswith("  ")]
+            self.assertEqual([command.name for command in COMMANDS], listed)
 
-    def test_serve_help_lists_every_setting_in_groups(self) -> None:
-        text, flags = self.output_of("serve", "--help"), [f"  {each.flag}" for each in SETTINGS]
+    def test_help_shows_ten_common_settings_and_help_all_every_one(self) -> None:
+        common = {each.flag for each in SETTINGS if each.is_common}
+        for line in ("serve", "config show", "service install"):
+            text = self.output_of(*line.split(), "--help")
+            found = re.findall(r"(?m)^  (--[a-z-]+)", text.partition("common settings:")[2])
+            self.assertEqual((10, common), (len(found), set(found)), line)
+
+    def test_serve_help_all_lists_every_setting_in_groups(self) -> None:
+        text, flags = self.output_of("serve", "--help-all"), [f"  {each.flag}" for each in SETTINGS]
         for flag in (*flags, "--config FILE", "--clear-reasoning-cache", "--no-ngrok"):
             self.assertIn(flag, text)
         usage, *groups = text.split("\n\n")
@@ -159,7 +170,7 @@ class HelpTest(CliTest):
         self.assertTrue(all(title.endswith(":") for title in titles), titles)
         for group in groups:
             self.assertLess(len(re.findall(r"(?m)^  --", group)), 16, group)
-        self.assertEqual(text, self.output_of("--verbose", "--help"))
+        self.assertEqual(text, self.output_of("--verbose", "--help-all"))
 
     def test_a_group_of_commands_alone_and_help_print_help(self) -> None:
         for group in ("config", "sessions", "store", "service"):
@@ -169,9 +180,9 @@ class HelpTest(CliTest):
     def test_a_command_takes_the_flags_that_its_help_lists_and_no_others(self) -> None:
         for line in LEAVES:
             with self.subTest(line):
-                text = self.output_of(*line.split(), "--help")
-                lists_all = line in ("serve", "config show", "service install")
-                self.assertEqual(lists_all, "--reasoning-effort" in text)
+                takes_all = line in ("serve", "config show", "service install")
+                text = self.output_of(*line.split(), "--help-all" if takes_all else "--help")
+                self.assertEqual(takes_all, "--reasoning-effort" in text)
                 listed = set(re.findall(r"(?m)(?:^  |, )(-[a-z-]+)", text))
                 parser = build_parser(line.split()[0], COMMANDS)
                 for word in line.split():
@@ -181,7 +192,11 @@ class HelpTest(CliTest):
 
 class ConfigCommandTest(CliTest):
     def test_config_show_has_a_line_for_every_setting(self) -> None:
-        self.assertEqual(list(self.show()), [each.key for each in DECLARATIONS if each.key != "ngrok"])
+        keys = [each.key for each in DECLARATIONS if each.key != "ngrok"]
+        self.assertEqual(list(self.show()), keys)
+        changed = list(self.show("--trace-dir", "~", "--port", "1"))
+        self.assertEqual(["port", "trace_dir"], changed[:2], "what differs from the default comes first")
+        self.assertEqual(sorted(keys), sorted(changed))
         self.assertIn("ngrok", self.show("--ngrok"))
         self.assertEqual({origin for _, origin in self.show().values()}, {"default"})
 
@@ -410,7 +425,7 @@ class RefusalTest(CliTest):
                 mock.patch.object(sys, "path", ["/home/me", *sys.path]),
                 mock.patch("shutil.which", {found: f"/usr/bin/{found}"}.get),
             ):
-                self.assertIn(f"`{program} serve --help`", self.refusal("--bogus"))
+                self.assertIn(f"`{program} serve --help-all`", self.refusal("--bogus"))
                 # A long name ends its line.
                 self.assertTrue(" ".join(self.output_of("--help").split()).startswith(f"usage: {program} "))
                 if (started, typed) == (CHECKOUT, "py9"):
@@ -422,7 +437,7 @@ class RefusalTest(CliTest):
         script.touch(0o700)
         for path, program in (("/nowhere", script), (str(self.home), "deepseek-cursor-proxy")):
             with mock.patch.object(sys, "argv", [str(script)]), mock.patch.dict(os.environ, PATH=path):
-                self.assertIn(f"`{program} serve --help`", self.refusal("--bogus"))
+                self.assertIn(f"`{program} serve --help-all`", self.refusal("--bogus"))
 
     def models_file(self, target: str) -> str:
         return self.settings_file(f'[models]\n"gpt-5.6*" = "{target}"')
