@@ -259,7 +259,9 @@ def _set_variable(variable: str, machine: Machine) -> Iterator[str]:
         yield f"setx {variable} {HIDDEN_KEY}      (it counts in every terminal that you open from then on)"
         return
     shell = Path(machine.environment.get("SHELL", "")).name
-    file = {"zsh": "~/.zshrc", "bash": "~/.bashrc"}.get(shell, "the file that your shell reads at its start")
+    # Terminals of macOS start login shells, and as one bash does not read ~/.bashrc.
+    bash = "~/.bash_profile" if machine.system == "darwin" else "~/.bashrc"
+    file = {"zsh": "~/.zshrc", "bash": bash}.get(shell, "the file that your shell reads at its start")
     yield f"export {variable}={HIDDEN_KEY}"
     yield f"For tomorrow as well, put that line into {file}."
 

@@ -82,8 +82,13 @@ class SetupTest(SetupCase):
             self.assertFalse(path.exists())
 
     def test_a_missing_variable_is_named_with_the_file_that_keeps_it(self) -> None:
-        for shell, file in (("/bin/zsh", "~/.zshrc"), ("/usr/bin/bash", "~/.bashrc"), ("", "the file that your shell")):
-            with mock.patch.dict(os.environ, {"SHELL": shell}), mock.patch.object(sys, "platform", "linux"):
+        for system, shell, file in (
+            ("linux", "/bin/zsh", "~/.zshrc"),
+            ("linux", "/usr/bin/bash", "~/.bashrc"),
+            ("darwin", "/bin/bash", "~/.bash_profile"),
+            ("linux", "", "the file that your shell"),
+        ):
+            with mock.patch.dict(os.environ, {"SHELL": shell}), mock.patch.object(sys, "platform", system):
                 told = self.run_command("codex", "--yes").out
             self.assertIn(f"export DEEPSEEK_API_KEY=sk-…\n  For tomorrow as well, put that line into {file}", told)
         os.environ["DEEPSEEK_API_KEY"] = KEY
