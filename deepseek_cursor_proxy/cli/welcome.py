@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.values import is_loopback, lacks_home
+from deepseek_cursor_proxy.deepseek.model_names import MODELS, has_own_names
 
 
 class Addresses(NamedTuple):
@@ -64,7 +65,7 @@ def _client_lines(config: ProxyConfig, port: int, access: Access, public_url: st
         yield f"{running} In Cursor: Settings > Models, then"
         yield f"  Override OpenAI Base URL   {public_url}/v1"
         yield f"  OpenAI API Key             {key}"
-        yield f"  Model to add and choose    {config.upstream_model}"
+        yield f"  Model to add and choose    {_model(config)}"
         yield f"  Another client             {setup}"
         return
     yield f"{running} Set up a client:"
@@ -74,7 +75,14 @@ def _client_lines(config: ProxyConfig, port: int, access: Access, public_url: st
     if config.host in ("0.0.0.0", "::"):
         yield f"  from another machine       the address of this one in place of {urlsplit(local).hostname}"
     yield f"  API key                    {key}"
-    yield f"  Model                      {config.upstream_model}"
+    yield f"  Model                      {_model(config)}"
+
+
+def _model(config: ProxyConfig) -> str:
+    """The model of the settings; with the default, both, in the order in which `setup` prefers them."""
+    pro, flash = MODELS
+    both = config.upstream_model == pro and not has_own_names(config)
+    return f"{flash}, or {pro} for more money" if both else config.upstream_model
 
 
 def _dashboard_lines(config: ProxyConfig, dashboard: tuple[str, str] | None) -> Iterator[str]:

@@ -33,6 +33,19 @@ class TestWelcome(unittest.TestCase):
         self.assertIn("restart with --tunnel", welcome)
         self.assertNotIn("Override OpenAI Base URL", welcome)
 
+    def test_both_models_are_named_unless_the_settings_choose_one(self) -> None:
+        host = {"upstream_base_url": "https://openrouter.ai/api/v1"}
+        for settings, model in (
+            ({}, "deepseek-flash, or deepseek-v4-pro for more money"),
+            ({"upstream_model": "deepseek-flash"}, "deepseek-flash"),
+            ({"upstream_model": "deepseek/deepseek-v4-pro", **host}, "deepseek/deepseek-v4-pro"),
+            (host, "deepseek-v4-pro"),
+        ):
+            config = ProxyConfig(**settings)
+            for url in (None, "https://x.ngrok.app"):
+                text = welcome_text(config, Path("x"), Addresses(9000, url), Access(config))
+                self.assertRegex(text, rf"\n  Model .*  {model}\n")
+
     def test_with_a_public_address_cursor_gets_it_and_others_the_local_one(self) -> None:
         welcome = self.welcome("127.0.0.1", "https://x.ngrok.app")
         self.assertIn(
