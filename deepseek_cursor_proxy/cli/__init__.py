@@ -11,6 +11,7 @@ command that looks at something creates no file.
     usage             what was used and what it cost; the balance of the account
     access_key        a new key for a client, or the digest of one
     questions         what a person at the terminal is asked
+    run_command       a client as a child that uses the proxy; setup.launches has what each client gets
     setup_command     the configuration of clients: shown, changed and put back; setup has the clients
     service           the proxy as a service of systemd or launchd
     doctor_command    what is wrong with the set-up, and the remedy; doctor has the checks

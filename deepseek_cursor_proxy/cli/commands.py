@@ -66,7 +66,8 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="TRACE.json", help="a file in the --trace-dir folder")
 
 
-_SETUP, _DOCTOR, _STORE = "cli.setup_command:", "cli.doctor_command:", "cli.store:"
+_RUN, _SETUP = "cli.run_command:", "cli.setup_command:"
+_DOCTOR, _STORE = "cli.doctor_command:", "cli.store:"
 _SESSIONS, _USAGE = "features.sessions.command:", "features.usage.command:"
 _DASHBOARD = "features.dashboard.command:"
 _CONFIG_COMMANDS = (
@@ -97,6 +98,7 @@ _SESSION_COMMANDS = (
 )
 COMMANDS = (
     Command("serve", "run the proxy (the default)", _serve, _add_clear, add_settings, heading="Start and set up"),
+    Command("run", "start an agent that uses the proxy", _RUN + "run", _RUN + "add_flags"),
     Command("setup", "configure an agent to use the proxy", _SETUP + "run", _SETUP + "add_flags"),
     Command("service", "run the proxy in the background, always", commands="cli.service:COMMANDS"),
     Command("demo", "play a sample chat; needs no key", _demo, settings=None),

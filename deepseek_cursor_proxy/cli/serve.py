@@ -62,20 +62,8 @@ def _serve(
     config = loaded.config
     # Before anything is started: raises StartupError for a bad DEEPSEEK_API_KEY.
     access = Access(config)
-    check_engine(config)
-    # A job holds as many descriptors as a client.
-    raise_limits(config.max_connections + config.background_workers + config.background_queue + _ADMIN_CONNECTIONS)
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(open_store(config, must_open=False))
-        if clear_store:
-            _clear_at_start(store, config.reasoning_content_path)
-        if config.trace_dir is not None:
-            _make_trace_directory(config.trace_dir)
-        if config.tokenizer is not None:
-            _check_tokenizer(config.tokenizer)
-        server = _listen(config)
-        stack.callback(server.server_close)
-        server.config, server.reasoning_store = config, store
+        server = stack.enter_context(_open_server(config, clear_store=clear_store))
         admin = _open_admin(server, loaded, config_path, stack) if config.admin_port else None
         tunnel = _make_tunnel(server, admin) if config.tunnel_program else None
         if tunnel is not None:
@@ -93,6 +81,39 @@ def _serve(
             admin.context.is_stopping = True
         grace = server.config.shutdown_grace
         _print(f"Stopping; running answers have {grace:g} s to finish. A second Ctrl-C stops at once.")
+
+
+@contextlib.contextmanager
+def serving_for_child(loaded: LoadedConfig) -> Iterator[DeepSeekProxyServer]:
+    """A proxy on this machine alone, on a free port, while a program that we started runs; StartupError as in `run`."""
+    # Nobody reads answers that are still running at the end.
+    config = dataclasses.replace(
+        loaded.config, host="127.0.0.1", port=0, admin_port=0, tunnel=None, public_hosts=(), shutdown_grace=0.0
+    )
+    Access(config)
+    _log_to_stderr(verbose=config.verbose)
+    with _open_server(config) as server, _run_server(server):
+        yield server
+
+
+@contextlib.contextmanager
+def _open_server(config: ProxyConfig, *, clear_store: bool = False) -> Iterator[DeepSeekProxyServer]:
+    """A listener with its store, which does not accept yet."""
+    check_engine(config)
+    # A job holds as many descriptors as a client.
+    raise_limits(config.max_connections + config.background_workers + config.background_queue + _ADMIN_CONNECTIONS)
+    with open_store(config, must_open=False) as store:
+        if clear_store:
+            _clear_at_start(store, config.reasoning_content_path)
+        if config.trace_dir is not None:
+            _make_trace_directory(config.trace_dir)
+        if config.tokenizer is not None:
+            _check_tokenizer(config.tokenizer)
+        server = _listen(config)
+        server.config, server.reasoning_store = config, store
+        # Closes it at the end.
+        with server:
+            yield server
 
 
 def _clear_at_start(store: ReasoningStore, path: Path) -> None:

@@ -191,10 +191,10 @@ def _print_backups(backups: Sequence[Path]) -> None:
         print(f"  before   {backup}")
 
 
-# A key by its name, unless a variable stands in its place, or a price: `input_cost_per_token: 1.32e-06`.
+# A key by its name, unless a variable or its name is in its place, or a price: `input_cost_per_token: 1.32e-06`.
 _KEY_VALUE = re.compile(
     r"""((?<!env_)(?:keys?|token|secret|password|authorization)["']?\s*[:=]\s*["'\[]*(?:bearer\s+)?)"""
-    r"""(?![$\]{]|\d+[.e][\de.-]+,?$)[^\s"',\[]+""",
+    r"""(?![$\]{]|[A-Z_]+_KEY\b|\d+[.e][\de.-]+,?$)[^\s"',\[]+""",
     re.IGNORECASE,
 )
 

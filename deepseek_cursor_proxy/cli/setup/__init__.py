@@ -1,6 +1,7 @@
 """Setting up clients: their configuration files are edited so that they use the proxy, and put back as they were.
 
     clients             each client: its files on every system, what has to stand there, and whether it does
+    launches            the clients that `run` starts: variables and flags for one run
     documents           files of other programs as text and back to the same bytes; what an editor is
     marked_text         edits of TOML and YAML, which mark their lines
     json_text           edits of JSON, with or without comments

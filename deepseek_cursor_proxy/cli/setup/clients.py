@@ -29,7 +29,9 @@ from deepseek_cursor_proxy.deepseek.prices import USD, find_step
 
 PRO, FLASH = MODELS
 PROVIDER = "deepseek-proxy"
-_CATALOGUE_NAME = "deepseek-proxy-models.json"
+CODEX_CATALOGUE = "deepseek-proxy-models.json"
+AIDER_METADATA = ".aider.model.metadata.json"
+CODEX_TABLE = f"model_providers.{PROVIDER}"
 
 # DeepSeek's own figures.
 CONTEXT_TOKENS = 1_048_576
@@ -134,21 +136,39 @@ class Client:
 
 def _codex(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CODEX_HOME", machine.home / ".codex")
-    keys = {"model": endpoint.model, "model_provider": PROVIDER, "model_catalog_json": str(place / _CATALOGUE_NAME)}
-    provider = {
+    path = place / CODEX_CATALOGUE
+    catalogue = WholeFile(codex_catalogue(endpoint.models), "the catalogue of DeepSeek's models")
+    edit = TomlEdit("codex", codex_keys(endpoint, path), CODEX_TABLE, codex_provider(endpoint))
+    return [Target(place / "config.toml", edit), Target(path, catalogue)]
+
+
+def codex_keys(endpoint: ProxyEndpoint, catalogue: Path) -> dict[str, str]:
+    return {"model": endpoint.model, "model_provider": PROVIDER, "model_catalog_json": str(catalogue)}
+
+
+def codex_provider(endpoint: ProxyEndpoint) -> dict[str, str]:
+    return {
         "name": "DeepSeek",
         "base_url": endpoint.base_url,
         "env_key": endpoint.key_variable,
         "wire_api": "responses",
     }
-    catalogue = WholeFile(_catalogue(endpoint.models), "the catalogue of DeepSeek's models")
-    edit = TomlEdit("codex", keys, f"model_providers.{PROVIDER}", provider)
-    return [Target(place / "config.toml", edit), Target(place / _CATALOGUE_NAME, catalogue)]
 
 
 def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
-    variables = {
+    variables = claude_code_variables(endpoint)
+    rules = []
+    if endpoint.rule_file is not None:
+        # Sub-agents and checks then ask for the model of the chat, so that the proxy knows what the rule saves.
+        del variables["CLAUDE_CODE_SUBAGENT_MODEL"], variables["CLAUDE_CODE_AUTO_MODE_MODEL"]
+        rules = [Target(endpoint.rule_file, TomlEdit("claude-code", {"subagent_model": FLASH}))]
+    values: JsonValues = {("env", name): value for name, value in variables.items()}
+    return [Target(place / "settings.json", JsonEdit(values)), *rules]
+
+
+def claude_code_variables(endpoint: ProxyEndpoint) -> dict[str, str]:
+    return {
         "ANTHROPIC_BASE_URL": endpoint.root,
         "ANTHROPIC_MODEL": endpoint.model,
         # The rows of `/model`.
@@ -167,13 +187,6 @@ def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "786432",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
-    values: JsonValues = {("env", name): value for name, value in variables.items()}
-    rules = []
-    if endpoint.rule_file is not None:
-        # Sub-agents and checks then ask for the model of the chat, so that the proxy knows what the rule saves.
-        del values[("env", "CLAUDE_CODE_SUBAGENT_MODEL")], values[("env", "CLAUDE_CODE_AUTO_MODE_MODEL")]
-        rules = [Target(endpoint.rule_file, TomlEdit("claude-code", {"subagent_model": FLASH}))]
-    return [Target(place / "settings.json", JsonEdit(values)), *rules]
 
 
 def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
@@ -215,20 +228,23 @@ def _opencode(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     place = machine.config_home / "opencode"
     names = [place / "opencode.json", place / "opencode.jsonc"]
     path = Path(machine.environment.get("OPENCODE_CONFIG") or next(filter(Path.exists, names), names[0]))
+    # opencode would add it by itself, and lay the file out anew.
+    schema: JsonValues = {("$schema",): "https://opencode.ai/config.json"}
+    return [Target(path, JsonEdit(opencode_values(endpoint), schema, has_comments=True))]
+
+
+def opencode_values(endpoint: ProxyEndpoint) -> JsonValues:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "DeepSeek",
         "options": {"baseURL": endpoint.base_url, "apiKey": f"{{env:{endpoint.key_variable}}}"},
         "models": {slug: _opencode_model(slug) for slug in endpoint.models},
     }
-    values: JsonValues = {
+    return {
         ("model",): f"{PROVIDER}/{endpoint.model}",
         ("small_model",): f"{PROVIDER}/{FLASH}",
         ("provider", PROVIDER): provider,
     }
-    # opencode would add it by itself, and lay the file out anew.
-    schema: JsonValues = {("$schema",): "https://opencode.ai/config.json"}
-    return [Target(path, JsonEdit(values, schema, has_comments=True))]
 
 
 def _opencode_model(slug: str) -> dict[str, Any]:
@@ -303,17 +319,24 @@ def _cline_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
 
 
 def _aider(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
-    keys = {
+    models: JsonValues = {(name,): model for name, model in aider_models(endpoint).items()}
+    return [
+        Target(machine.home / ".aider.conf.yml", YamlKeys("aider", aider_keys(endpoint))),
+        Target(machine.home / AIDER_METADATA, JsonEdit(models)),
+    ]
+
+
+def aider_keys(endpoint: ProxyEndpoint) -> dict[str, str]:
+    return {
         "model": f"openai/{endpoint.model}",
         "weak-model": f"openai/{FLASH}",
         "edit-format": "diff",
         "openai-api-base": endpoint.base_url,
     }
-    models: JsonValues = {(f"openai/{slug}",): _aider_model(slug) for slug in endpoint.models}
-    return [
-        Target(machine.home / ".aider.conf.yml", YamlKeys("aider", keys)),
-        Target(machine.home / ".aider.model.metadata.json", JsonEdit(models)),
-    ]
+
+
+def aider_models(endpoint: ProxyEndpoint) -> dict[str, dict[str, Any]]:
+    return {f"openai/{slug}": _aider_model(slug) for slug in endpoint.models}
 
 
 def _aider_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
@@ -335,6 +358,40 @@ def _aider_model(slug: str) -> dict[str, Any]:
         "litellm_provider": "openai",
         "mode": "chat",
     }
+
+
+def _pi(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
+    place = machine.folder("PI_CODING_AGENT_DIR", machine.home / ".pi" / "agent")
+    return [Target(place / "models.json", JsonEdit({("providers", PROVIDER): pi_provider(endpoint)}))]
+
+
+def pi_provider(endpoint: ProxyEndpoint) -> dict[str, Any]:
+    return {
+        "baseUrl": endpoint.base_url,
+        "api": "openai-completions",
+        # pi takes the name of a variable for its value.
+        "apiKey": endpoint.key_variable,
+        "models": [_pi_model(slug) for slug in endpoint.models],
+    }
+
+
+def _pi_model(slug: str) -> dict[str, Any]:
+    cost = _cost(slug)
+    return {
+        "id": slug,
+        "name": DISPLAY_NAMES[slug],
+        "reasoning": True,
+        "input": ["text", "image"] if can_see_images(slug) else ["text"],
+        "cost": {"input": 0, "output": 0, "cacheRead": cost.pop("cache_read", 0), "cacheWrite": 0, **cost},
+        "contextWindow": CONTEXT_TOKENS,
+        "maxTokens": OUTPUT_TOKENS,
+        "compat": {"thinkingFormat": "deepseek"},
+        "thinkingLevelMap": {"minimal": None, "medium": None, "xhigh": "max"},
+    }
+
+
+def _pi_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
+    yield f"Then: pi --provider {PROVIDER} --model {endpoint.model}"
 
 
 def _zed(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
@@ -390,6 +447,7 @@ CLIENTS = {
         Client("continue", "Continue", "cn", _continue, rival="config.json", notes=_continue_notes),
         Client("cline", "Cline", "cline", _cline, needs_key=True, notes=_cline_notes),
         Client("aider", "aider", "aider", _aider, "OPENAI_API_KEY", notes=_aider_notes),
+        Client("pi", "pi", "pi", _pi, notes=_pi_notes),
         Client("zed", "Zed", "zed", _zed, ACCESS_KEY_VARIABLE, notes=_zed_notes),
         Client("llm", "llm", "llm", _llm, key_variable="", notes=_llm_notes),
     )
@@ -481,7 +539,7 @@ and do not repeat whole files: the user has them.
 """
 
 
-def _catalogue(models: Iterable[str]) -> str:
+def codex_catalogue(models: Iterable[str]) -> str:
     entries = [_catalogue_model(number, slug) for number, slug in enumerate(models)]
     return json.dumps({"models": entries}, indent=2, ensure_ascii=False) + "\n"
 

@@ -25,7 +25,8 @@ from tests.support.width import width
 # Commands that end by themselves, and soon; the flag --help stands for those that do not.
 LINES = (
     "serve --help", "--help", "--version", "nonsense",
-    "setup", "setup cursor", "setup codex", "setup codex --print", "setup codex --yes", "setup cline --yes",
+    "run", "run nonsense", "setup", "setup cursor", "setup codex", "setup codex --print",
+    "setup codex --yes", "setup cline --yes",
     "setup codex --undo", "setup codex --undo --yes",
     "service install", "service install --print", "service uninstall", "service status", "service logs",
     "doctor", "doctor --report", "dashboard", "demo", "config show", "config path",

@@ -25,6 +25,7 @@ SAME = {
     "continue": (".continue/config.yaml",),
     "cline": (".cline/data/settings/providers.json",),
     "aider": (".aider.conf.yml", ".aider.model.metadata.json"),
+    "pi": (".pi/agent/models.json",),
     "zed": (".config/zed/settings.json",),
     "llm": (".config/io.datasette.llm/extra-openai-models.yaml",),
 }
@@ -39,6 +40,7 @@ VARIABLES = {
     "opencode": ("linux", "XDG_CONFIG_HOME", "opencode/opencode.json"),
     "continue": ("linux", "CONTINUE_GLOBAL_DIR", "config.yaml"),
     "cline": ("linux", "CLINE_DIR", "data/settings/providers.json"),
+    "pi": ("linux", "PI_CODING_AGENT_DIR", "models.json"),
     "zed": ("win32", "APPDATA", "Zed/settings.json"),
     "llm": ("win32", "LLM_USER_PATH", "extra-openai-models.yaml"),
 }
@@ -130,7 +132,7 @@ class ContentTest(FilesCase):
 
     def test_access_keys_have_a_variable_of_their_own(self) -> None:
         endpoint = ProxyEndpoint("http://127.0.0.1:9000", ACCESS_KEY_VARIABLE)
-        for name in ("codex", "opencode", "qwen-code", "continue"):
+        for name in ("codex", "opencode", "qwen-code", "continue", "pi"):
             with self.subTest(name):
                 text = CLIENTS[name].targets(self.machine(), endpoint)[0].editor.by_hand()
                 self.assertIn(ACCESS_KEY_VARIABLE, text)

@@ -60,6 +60,7 @@ SHAPES = {
     "continue": YAML + YAML_KEYS,
     "cline": JSON,
     "aider": YAML + YAML_KEYS,
+    "pi": JSON,
     "zed": JSON + JSONC,
     "llm": YAML + YAML_LISTS,
 }

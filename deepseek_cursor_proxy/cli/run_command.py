@@ -1,0 +1,204 @@
+"""The `run` command: start a client that uses the proxy, until it ends; its configuration stays as it is.
+
+The proxy that runs with this store is used; without one, a proxy of our own runs in this process and ends with the
+client. The client is in our process group and has our terminal: Ctrl-C, keys and the window's size reach it without
+us, and its screen is its own, so what our proxy prints goes to a log file. Its exit code is ours.
+"""
+
+import argparse
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
+
+from deepseek_cursor_proxy.cli import questions, serve
+from deepseek_cursor_proxy.cli.parser import load, program_name
+from deepseek_cursor_proxy.cli.setup import clients
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, ProxyEndpoint
+from deepseek_cursor_proxy.cli.setup.launches import RUNNABLE, Runnable
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
+from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
+from deepseek_cursor_proxy.config.settings import HOME
+from deepseek_cursor_proxy.config.values import expand_home
+from deepseek_cursor_proxy.deepseek.model_names import MODELS
+from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.observers import standard_streams
+from deepseek_cursor_proxy.storage import private_files
+
+_MOST_LOGS = 10
+# The terminal sends these to the client as well.
+_FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGBREAK")
+# Windows has no SIGHUP, and its SIGTERM ends a process without asking.
+_PASSED_ON = ("SIGTERM", "SIGHUP")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} [--model MODEL] [--config FILE] CLIENT [ARGUMENTS …]"
+    # Not `model`: that is the setting of the proxy.
+    parser.add_argument(
+        "--model",
+        dest="client_model",
+        choices=MODELS[::-1],
+        default=clients.FLASH,
+        help="the model that the client begins with (default %(default)s)",
+    )
+    parser.add_argument("client", nargs="?", metavar="CLIENT", help=", ".join(RUNNABLE))
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the client's own, unchanged")
+
+
+def run(options: dict[str, Any]) -> int:
+    """Returns the exit code of the client; raises StartupError."""
+    if options["client"] is None:
+        return _list()
+    client = _find(options["client"])
+    program = shutil.which(client.program)
+    if program is None:
+        raise StartupError(f"{client.title} is not installed: no `{client.program}` is on the PATH; `{client.install}`")
+    loaded = serve.with_usable_store(load(options))
+    variable = clients.ACCESS_KEY_VARIABLE if loaded.config.served_keys else clients.DEEPSEEK_KEY_VARIABLE
+    endpoint = ProxyEndpoint("", variable, model=options["client_model"])
+    endpoint = replace(endpoint, key=_key(endpoint, client))
+    with _proxy(loaded, client) as root, TemporaryDirectory(prefix="deepseek-cursor-proxy-") as folder:
+        launch = client.launch(replace(endpoint, root=root), Path(folder))
+        for path, text in launch.files.items():
+            private_files.write(path, text.encode())
+        variables = _environment(os.environ, {endpoint.key_variable: endpoint.key, **launch.variables})
+        return _run(program, [*launch.flags, *options["arguments"]], variables)
+
+
+def _list() -> int:
+    print(f"{'client':<10} installed")
+    for client in RUNNABLE.values():
+        print(f"{client.program:<10} {'yes' if shutil.which(client.program) else f'no: {client.install}'}")
+    print(f"`{program_name()} run codex`, for example, starts Codex with the proxy. Others: `{program_name()} setup`.")
+    return 0
+
+
+def _find(name: str) -> Runnable:
+    """The client of this name, its command or its name in `setup`."""
+    known = CLIENTS.get(name)
+    if client := RUNNABLE.get(known.program if known else name):
+        return client
+    setup = f"`{program_name()} setup`"
+    if known or name == "cursor":
+        raise StartupError(f"{name} cannot be pointed to the proxy for one run; {setup[:-1]} {name}` sets it up")
+    raise StartupError(f"run knows no client {name!r}, only {', '.join(RUNNABLE)}; {setup} lists others")
+
+
+def _key(endpoint: ProxyEndpoint, client: Runnable) -> str:
+    """The key from its variable, or asked for."""
+    variable = endpoint.key_variable
+    if key := os.environ.get(variable, "").strip():
+        if problem := why_not_sendable(key):
+            raise StartupError(f"{variable}: {problem}")
+        return key
+    key = questions.ask_secret(f"{client.title} needs {endpoint.key_word} (hidden, kept for this run only): ")
+    if key and (problem := why_not_plausible(key)):
+        raise StartupError(problem)
+    if not key:
+        raise StartupError(
+            f"{client.title} needs {endpoint.key_word}: set {variable}, as in "
+            f"`{variable}={HIDDEN_KEY} {program_name()} run {client.program}`"
+        )
+    return key
+
+
+def _environment(inherited: Mapping[str, str], variables: Mapping[str, str | None]) -> dict[str, str]:
+    merged = {**inherited, **variables}
+    # The proxy is on this machine, and one in HTTP_PROXY would look for it on its own.
+    for name in ("NO_PROXY", "no_proxy"):
+        merged[name] = ",".join(filter(None, (inherited.get(name), "127.0.0.1", "localhost")))
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+# The proxy …
+
+
+@contextlib.contextmanager
+def _proxy(loaded: LoadedConfig, client: Runnable) -> Iterator[str]:
+    """The address, without /v1, of the proxy that runs with this store, else of our own."""
+    from deepseek_cursor_proxy.features.dashboard import command as dashboard
+
+    if (running := dashboard.find_running(loaded.config)) is not None:
+        yield running.base_url.removesuffix("/v1")
+        return
+    path = _log_path(loaded.config, client)
+    try:
+        # The streams have to be files: a redirection to them is all that the console and every warning need.
+        with path.open("a", encoding="utf-8") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            with standard_streams.command_streams(), standard_streams.serving_streams():
+                with serve.serving_for_child(loaded) as server:
+                    yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        if path.stat().st_size:
+            print(f"deepseek-cursor-proxy: the log of this run is {path}", file=sys.stderr)
+        elif path != Path(os.devnull):
+            # `claude --version`, for example, asks nothing.
+            path.unlink()
+
+
+def _log_path(config: ProxyConfig, client: Runnable) -> Path:
+    """A new private file beside the store; all but the newest logs of earlier runs are deleted."""
+    store = config.reasoning_content_path
+    folder = expand_home(HOME if str(store) == ":memory:" else store.parent)
+    path = folder / f"run-{time.strftime('%Y%m%d-%H%M%S')}-{client.program}-{os.getpid()}.log"
+    try:
+        private_files.make_directory(folder)
+        private_files.create(path)
+    except OSError:
+        # The proxy runs in a read-only home as well.
+        return Path(os.devnull)
+    for old in sorted(folder.glob("run-*.log"))[:-_MOST_LOGS]:
+        with contextlib.suppress(OSError):
+            old.unlink()
+    return path
+
+
+# The client …
+
+
+def _run(program: str, arguments: list[str], environment: dict[str, str]) -> int:
+    """Run the client in the foreground; its exit code, or 128 and the number of the signal that ended it."""
+    child: subprocess.Popen[bytes] | None = None
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if child is not None and signal.Signals(number).name in _PASSED_ON:
+            child.send_signal(number)
+
+    names = (*_FROM_TERMINAL, *_PASSED_ON)
+    numbers = [number for name in names if (number := getattr(signal, name, None)) is not None]
+    # A signal that is ignored, as by `nohup`, stays so, also in the client.
+    before = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        child = subprocess.Popen([program, *arguments], env=environment)
+        code = _wait(child)
+    except OSError as error:
+        raise StartupError(f"cannot start {program}: {error.strerror}") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 128 - code if code < 0 else code
+
+
+def _wait(child: "subprocess.Popen[bytes]") -> int:
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=lambda: ended.put(child.wait()), name="client", daemon=True).start()
+    while True:
+        # The system may give a signal to any thread, and Python calls its handler between two waits of this one. On
+        # Windows a wait without a timeout also blocks Ctrl-C.
+        with contextlib.suppress(queue.Empty):
+            return ended.get(timeout=0.5)
