@@ -101,8 +101,8 @@ class ConversationTestCase(SocketTestCase):
 
 class TestAllApis(ConversationTestCase):
     def test_every_reasoning_is_restored_byte_for_byte_and_only_in_its_chat(self) -> None:
-        for seed in range(width(3, 8)):
-            proxy = self.proxy(display_reasoning=seed % 3 > 0)
+        for seed in range(width(1, 8)):
+            proxy = self.proxy(display_reasoning=seed % 3 == 0)
             with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
                 for number in range(3):
                     self.run_pair(seed, number, connection)

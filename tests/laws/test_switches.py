@@ -155,7 +155,7 @@ class TestSwitches(SocketTestCase):
         agent.history.append(Turn(api, model, answer, text, own))
 
     def test_every_turn_keeps_its_reasoning_over_switches_of_models_and_apis(self) -> None:
-        for seed, name in itertools.product(range(width(2, 60)), HEADERS):
+        for seed, name in itertools.product(range(width(1, 60)), HEADERS):
             rng = random.Random(seed)
             with self.subTest(seed=seed, client=name):
                 self._check_chat(rng, Agent(name, prompt_names_model=rng.random() < 0.5))

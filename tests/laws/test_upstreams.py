@@ -51,7 +51,7 @@ class TestMovingChats(MovingTestCase):
             proxy = self.hosts(display_reasoning=form is not None)
             with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
                 world = _MovingWorld(seed, self.fakes, connection, form)
-                for _ in range(width(60, 150)):
+                for _ in range(width(20, 150)):
                     world.step()
             self.assert_none_refused()
 
@@ -59,7 +59,7 @@ class TestMovingChats(MovingTestCase):
         proxy, rng = self.hosts(display_reasoning="off"), random.Random(5)
         pairs = [*itertools.permutations(HOSTS, 2)]
         number = 0
-        for first, second in rng.sample(pairs, width(18, len(pairs))):
+        for first, second in rng.sample(pairs, width(5, len(pairs))):
             for path in (CHAT, RESPONSES, MESSAGES):
                 number += 1
                 with self.subTest(first, then=second, path=path):

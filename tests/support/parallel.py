@@ -38,14 +38,17 @@ def shared(loader: unittest.TestLoader, pattern: str) -> unittest.TestSuite:
     """All tests below this folder, as a suite that several processes run."""
     _allow_bytecode()
     found = loader.discover(str(_TESTS), pattern, str(_TESTS.parent))
-    # What was loaded stays to the end: the garbage collector need not walk over it again and again.
-    # PyPy's has no such function.
-    if hasattr(gc, "freeze"):
-        gc.freeze()
     modules = _modules(found)
     if found.countTestCases() < _FEW:
         return unittest.TestSuite(modules.values())
     return _SharedSuite(modules, loader.testNamePatterns)
+
+
+def _freeze() -> None:
+    """What is there stays to the end, so the garbage collector need not walk over it again and again."""
+    # PyPy's has no such function.
+    if hasattr(gc, "freeze"):
+        gc.freeze()
 
 
 def _allow_bytecode() -> None:
@@ -107,6 +110,7 @@ class _SharedSuite(unittest.TestSuite):
             # Ctrl-C ends this function, and the helpers with it, which the stack waits for.
             stack.callback((folder / _STOP).touch)
             for module in _claimed(self._modules, folder):
+                _freeze()
                 self._modules[module].run(result, debug)
                 if result.shouldStop:
                     (folder / _STOP).touch()
@@ -191,5 +195,7 @@ def run_helper() -> None:
     with path.open("w", encoding="utf-8") as outcomes, contextlib.suppress(KeyboardInterrupt):
         for name in _claimed(plan["modules"], path.parent):
             result = _HelperResult(path.parent / _STOP, plan["options"])
-            _modules(loader.loadTestsFromName(name))[name].run(result)
+            tests = _modules(loader.loadTestsFromName(name))[name]
+            _freeze()
+            tests.run(result)
             print(json.dumps(result.outcomes()), file=outcomes, flush=True)

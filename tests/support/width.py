@@ -8,6 +8,8 @@ Every test runs at every width; only its number of cases, rounds or bytes change
 """
 
 import os
+from collections.abc import Iterable
+from itertools import islice
 from pkgutil import resolve_name
 from typing import TypeVar
 
@@ -36,6 +38,11 @@ def width(sample: T, everything: T, long: T | None = None) -> T:
     if IS_LONG and long is not None:
         return long
     return everything if _width else sample
+
+
+def some(cases: Iterable[T], step: int) -> Iterable[T]:
+    """Every case; in a sample every so many."""
+    return islice(cases, None, None, width(step, 1))
 
 
 def scale_waits() -> None:

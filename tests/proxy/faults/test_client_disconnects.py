@@ -6,6 +6,7 @@ where only that would end an answer it stalls for ever, so a call that is not cl
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from tests.support.harness import PATIENCE, SocketTestCase, read_to_the_end, rea
 from tests.support.histories import TOOLS
 from tests.support.polling import eventually
 from tests.support.resources import ResourceBaseline, descriptors
+from tests.support.width import some
 
 BODY: dict[str, Any] = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
 NOTHING = Raw(b"", then_stall=True)
@@ -74,18 +76,17 @@ class DisconnectTestCase(SocketTestCase):
 
     def assert_noticed(self, step: Step, *, stream: bool, until: bytes = b"", ways: Ways = WAYS) -> None:
         """Asks through every door and leaves in every way, once all calls stall or the client has read `until`."""
-        for door, (fields, calls) in DOORS.items():
-            for leave in ways:
-                with (
-                    self.subTest(door, leave=leave.__name__),
-                    self.open_stream({"stream": stream, **fields}, step) as sock,
-                ):
-                    if until:
-                        read_until(sock, until)
-                    else:
-                        self.await_stalls(calls)
-                    self.leave(sock, leave, calls)
-                    self.start_line.assert_restored(self)
+        for (door, (fields, calls)), leave in some(itertools.product(DOORS.items(), ways), 2):
+            with (
+                self.subTest(door, leave=leave.__name__),
+                self.open_stream({"stream": stream, **fields}, step) as sock,
+            ):
+                if until:
+                    read_until(sock, until)
+                else:
+                    self.await_stalls(calls)
+                self.leave(sock, leave, calls)
+                self.start_line.assert_restored(self)
 
     def leave(self, sock: socket.socket, leave: Callable[[socket.socket], None], calls: int = 1) -> bytes:
         """Leaves and sees all calls closed; what the connection still brought to somebody who only closed his half."""

@@ -79,5 +79,4 @@ class ArchiveTest(ServeTest):
             self.assertEqual(
                 (200, (PACKAGE / "features/dashboard/page" / file).read_bytes()), (reply.status, reply.body)
             )
-        self.assertIn("model_providers", self.run_command("setup", "codex", "--print").rest())
         self.assertIn(str(self.archive), self.run_command("service", "install", "--print").rest())

@@ -18,6 +18,7 @@ from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.support.harness import request_bytes
 from tests.support.polling import wait_until
 from tests.support.program import COMMAND, ENDLESS_GRACE, PATIENCE, WINDOWS, ServeTest
+from tests.support.width import width
 
 if not WINDOWS:
     import fcntl
@@ -182,7 +183,7 @@ class TestBlockedLog(BlockedLogTestCase):
 class TestNoStandardStreams(BlockedLogTestCase):
     def test_a_proxy_without_standard_streams_answers_like_any_other(self) -> None:
         """Windows' pyw, and shells with `2>&-`: every chat was answered 500."""
-        for closed in ("2>&-", ">&-", "<&- >&- 2>&-"):
+        for closed in width(("<&- >&- 2>&-",), ("2>&-", ">&-", "<&- >&- 2>&-")):
             program = self.start(shell=closed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             self.expect_answers(program, rounds=1)
             program.process.send_signal(signal.SIGTERM)

@@ -150,10 +150,10 @@ class TestCommandStreams(unittest.TestCase):
 
 
 def _cases() -> Iterator[tuple[str, str]]:
-    """Every command under every condition; in a sample under one each, the slow ones without flags."""
+    """Every command under every condition; in a sample every third one under one."""
     for row, line in enumerate(LINES):
         for column, condition in enumerate(CONDITIONS):
-            is_sample = (row + column) % len(CONDITIONS) == 0 and not line.startswith(("doctor -", "demo -"))
+            is_sample = (row + column) % len(CONDITIONS) == 0 and (row % 3 == 0 or line.startswith("serve"))
             if width(is_sample, True):
                 yield line, condition
 
@@ -162,7 +162,7 @@ def _cases() -> Iterator[tuple[str, str]]:
 class TestEndOfInput(unittest.TestCase):
     def test_ctrl_d_at_a_question_is_an_answer(self) -> None:
         cases = (("setup cline", 2), ("service install", 1), ("setup codex", 1), ("balance", 2), ("access-key", 2))
-        for line, expected in cases[: width(2, len(cases))]:
+        for line, expected in cases[: width(1, len(cases))]:
             with self.subTest(line), tempfile.TemporaryDirectory() as home:
                 code, text = _run_in_terminal(line, home)
                 self.assertEqual(expected, code, text)

@@ -182,7 +182,7 @@ class StopTest(RunningTest):
             self.assertEqual(store.stats().reasonings, 1, "what was thought until then is kept")
 
     def test_a_stream_without_pauses_is_ended_after_the_grace_period(self) -> None:
-        fake = self.fake(Answer(content="x" * 300_000, piece=1))
+        fake = self.fake(Answer(content="x" * 60_000, piece=1))
         process, welcome = self.serve("--base-url", fake.url, "--no-display-reasoning", *NO_GRACE)
         response = self.stream(welcome)
         process.send(signal.SIGTERM)

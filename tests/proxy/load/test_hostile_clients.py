@@ -56,8 +56,8 @@ class HostileTestCase(SocketTestCase):
 
 
 class TestCrowds(HostileTestCase):
-    def test_a_thousand_idle_clients_have_a_thread_each_and_are_all_answered(self) -> None:
-        count = 1000
+    def test_idle_clients_have_a_thread_each_and_are_all_answered(self) -> None:
+        count = width(150, 1000)
         proxy = self.proxy()
         before = threading.active_count()
         socks = self.open_crowd(proxy, count)
@@ -73,7 +73,7 @@ class TestCrowds(HostileTestCase):
         wait_until(lambda: threading.active_count() - before <= MOST_THREADS)
 
     def test_waiting_streams_end_whole(self) -> None:
-        count = width(60, 400)
+        count = width(20, 400)
         fake = self.enterContext(FakeDeepSeek(responder=lambda _: Answer(content="some words", piece=2, stall_after=3)))
         proxy = self.proxy(upstream_base_url=fake.url, max_upstream_calls=2 * count)
         before = threading.active_count()
@@ -105,7 +105,7 @@ class TestCrowds(HostileTestCase):
             self.assertIn("retry-after", reply.headers)
 
     def test_answers_with_several_choices_do_not_keep_others_waiting(self) -> None:
-        count = 15
+        count = width(4, 15)
         fake = self.enterContext(FakeDeepSeek(responder=lambda _: Answer(content="x", stall_after=1)))
         proxy = self.proxy(upstream_base_url=fake.url)
         socks = self.open_crowd(proxy, count, request_bytes({**STREAM, "stream": False, "n": 2}))
@@ -241,7 +241,7 @@ class TestChaos(HostileTestCase):
         with ThreadPoolExecutor(40) as pool:
             clients = [
                 pool.submit(kind, random.Random(f"{seed} {number} {kind.__name__}"))
-                for number in range(width(3, 30, 300))
+                for number in range(width(1, 30, 300))
                 for kind in kinds
             ]
             for client in clients:
@@ -263,9 +263,9 @@ class TestChaos(HostileTestCase):
 
             kinds = [self.stream, self.ask, self.pipeline, self.read_slowly, self.leave, self.drip, self.flood]
             with ThreadPoolExecutor(28) as pool:
-                for kind in kinds * 4:
+                for kind in kinds * width(1, 4):
                     pool.submit(keep_busy, kind)
-                wait_until(lambda proxy=proxy: len(proxy.server.connections) > 5)  # type: ignore[misc]
+                wait_until(lambda proxy=proxy: len(proxy.server.connections) > 3)  # type: ignore[misc]
                 time.sleep(0.1)
                 started = time.monotonic()
                 # Which stops to accept as well.

@@ -54,14 +54,14 @@ class LoadTestCase(SocketTestCase):
 
 
 class TestManyClients(LoadTestCase):
-    def test_three_hundred_connections_at_once_are_all_answered(self) -> None:
-        socks = self.crowd(self.proxy(), 300)
+    def test_many_connections_at_once_are_all_answered(self) -> None:
+        socks = self.crowd(self.proxy(), width(80, 300))
         for sock in socks:
             sock.sendall(HEALTH)
-        self.assertEqual([200] * 300, [read_reply(sock)[0] for sock in socks])
+        self.assertEqual([200] * len(socks), [read_reply(sock)[0] for sock in socks])
 
     def test_many_streams_side_by_side_are_whole_and_never_mixed_up(self) -> None:
-        count, fake = width(30, 100), self.enterContext(FakeDeepSeek(responder=_own_words))
+        count, fake = width(8, 100), self.enterContext(FakeDeepSeek(responder=_own_words))
         proxy = self.proxy(upstream_base_url=fake.url, display_reasoning=False)
 
         def chat(number: int) -> list[tuple[str | None, str, bool]]:
@@ -87,7 +87,7 @@ class TestManyClients(LoadTestCase):
         """A descriptor that a reset frees is the next client's within the same batch of events."""
         answer = Answer(content="abcdefghijklmnop" * 8, piece=8, pause=0.01)
         fake = self.enterContext(FakeDeepSeek(responder=lambda payload: answer))
-        proxy, until = self.proxy(upstream_base_url=fake.url), time.monotonic() + width(0.4, 2.0)
+        proxy, until = self.proxy(upstream_base_url=fake.url), time.monotonic() + width(0.15, 2.0)
 
         def stay() -> list[bytes]:
             replies = []
@@ -177,7 +177,7 @@ class TestSlowClients(LoadTestCase):
             thread.join()
 
     def test_clients_that_stop_reading_are_dropped_and_their_calls_closed(self) -> None:
-        count, proxy = 6, self.proxy(write_timeout=0.15)
+        count, proxy = width(2, 6), self.proxy(write_timeout=0.15)
         # More than the buffers between DeepSeek and a client hold.
         self.fake.answer(*[Answer(content="x" * 24_000_000, piece=400_000)] * count)
         start = ResourceBaseline(proxy.address)

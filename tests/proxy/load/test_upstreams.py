@@ -15,7 +15,7 @@ from tests.support.histories import TOOLS
 from tests.support.upstreams import UpstreamsTestCase
 from tests.support.width import width
 
-CLIENTS = 32
+CLIENTS = width(8, 32)
 MUCH_PATIENCE = 60.0
 
 

@@ -19,7 +19,7 @@ PLAIN = {**STREAM, "stream": False}
 
 
 class TestWaitingRequests(hostile.HostileTestCase):
-    count = width(40, 200)
+    count = width(10, 200)
 
     def upstream(self, respond: Callable[[], Step]) -> None:
         """A DeepSeek whose answers can be held back until `release`."""
@@ -97,7 +97,7 @@ class TestWaitingRequests(hostile.HostileTestCase):
             wait_until(lambda: len(proxy.server.connections) == 0)
 
     def test_a_stop_ends_every_kind_of_wait_in_words(self) -> None:
-        self.count = 8
+        self.count = width(3, 8)
         self.upstream(self.hold_back)
         kinds: list[tuple[bytes, dict[str, Any]]] = [
             (request_bytes(PLAIN), {}),
@@ -116,7 +116,7 @@ class TestWaitingRequests(hostile.HostileTestCase):
     def test_a_crowd_beyond_all_limits_is_refused_in_words(self) -> None:
         """Every stream ends whole or with a reply that says why, and no client waits for ever."""
         self.upstream(lambda: Answer(content="x", stall_after=2))
-        count, calls, most = width((120, 20, 100), (1000, 400, 900))
+        count, calls, most = width((40, 8, 30), (1000, 400, 900))
         # One caller leaves a ninth of the slots free.
         slots = calls + calls // 8
         proxy = self.proxy(

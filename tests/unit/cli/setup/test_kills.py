@@ -100,7 +100,7 @@ class KillTest(FilesCase):
         for name, texts in list(THEIRS.items())[: width(1, len(THEIRS))]:
             client = CLIENTS[name]
             for theirs in width((texts,), (texts, ())):
-                for endpoints in ((), (ENDPOINT,), (ENDPOINT, OTHER_ENDPOINT)):
+                for endpoints in width(((ENDPOINT,),), ((), (ENDPOINT,), (ENDPOINT, OTHER_ENDPOINT))):
                     for is_undo in (False, True):
                         self.check(client, theirs, endpoints, is_undo=is_undo)
 

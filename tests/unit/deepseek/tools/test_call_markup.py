@@ -12,7 +12,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
 from tests.fake_deepseek.leaks import FORMS, HERMES, Arguments, Markup, some_text
-from tests.support.width import width
+from tests.support.width import some, width
 from tests.unit.deepseek.tools.test_written_calls import Answer, chunk, plain, streamed
 
 PROPERTIES = {
@@ -76,7 +76,7 @@ class TestForms(unittest.TestCase):
     def test_every_split_position_gives_the_same_calls(self) -> None:
         for form in FORMS:
             text = f"Hi.\n\n{form.encode([('read', {'path': '<b>', 'line': 3}), CALL])}"
-            for cut in range(len(text)):
+            for cut in some(range(len(text)), 4):
                 pieces = (chunk(content=text[:cut]), chunk(content=text[cut:]))
                 answer = Answer(*pieces, chunk("stop"), tools=TOOLS)
                 self.assertEqual(("Hi.", 2), (answer.text, len(answer.calls)), (form.name, cut))
@@ -391,7 +391,7 @@ class TestHostileMarkup(unittest.TestCase):
         ):
             for part in parts:
                 times = []
-                for size in (4_000, 40_000):
+                for size in width((1_000, 10_000), (4_000, 40_000)):
                     begin = time.process_time()
                     plain(opening + part * (size // len(part)), tools=TOOLS)
                     streamed(opening + part * (size // len(part)), 9, tools=TOOLS)
@@ -423,7 +423,7 @@ class TestOrdinaryAnswers(unittest.TestCase):
         rng = random.Random(13)
         quoted = [f"{fence}\n{form.encode([CALL])}\n{fence}\n" for form in FORMS for fence in ("```", "~~~")]
         lines = [*quoted, *(f"{line}\n" for line in ORDINARY_LINES)]
-        for _ in range(width(400, 100_000)):
+        for _ in range(width(120, 100_000)):
             text = "".join(rng.choices(lines, k=rng.randrange(1, 20)))
             size = rng.choice((3, 17, 1000))
             answer = streamed(text, size, tools=TOOLS)

@@ -357,7 +357,7 @@ class TestLaws(unittest.TestCase):
     def test_a_hostile_text_takes_no_longer_per_character(self) -> None:
         for text in ("<tool_call>", "<tool_call>{", "`<tool_call>", "\n", " ", "```\n<tool_call>", f"{BLOCK} "):
             times = []
-            for size in (2_000, 20_000):
+            for size in width((500, 5_000), (2_000, 20_000)):
                 begin = time.process_time()
                 plain(text * (size // len(text)))
                 streamed(BLOCK + text * (size // len(text)), 5)

@@ -165,7 +165,7 @@ class TestToolUseBlocks(unittest.TestCase):
         self.assertLess(time.process_time() - began, 5)
 
     def test_two_long_interleaved_calls_take_linear_time(self) -> None:
-        text = json.dumps({"text": "x}" * 50_000})
+        text = json.dumps({"text": "x}" * width(10_000, 50_000)})
         deltas = [call(0, "a")]
         for index in (0, 1):
             deltas.append(call(index, str(index)))
