@@ -11,7 +11,6 @@ fields. The model's side is the same for every proxy. Figures:
     prefix      how much of each prompt the next one begins with, as the model reads both: the part that DeepSeek bills
                 as a cache hit
     CPU         milliseconds of the proxy's processes per answered turn
-    memory      of the proxy's processes after the chats
 """
 
 import argparse
@@ -32,7 +31,7 @@ from urllib.parse import urlsplit
 
 from tests.bench.__main__ import parse_others
 from tests.bench.agent_clients import CLIENTS, AgentClient, Json, ToolCall, prose
-from tests.bench.machine import CpuPinning, find_listeners
+from tests.bench.machine import CpuPinning
 from tests.bench.others import OtherCommand
 from tests.bench.rounds import Target, start_proxy
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek, ReceivedRequest, prompt
@@ -166,32 +165,19 @@ def _common_share(before: str, after: str) -> float:
     return (min(len(before), len(after)) if common is None else common) / max(1, len(before))
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line."""
-
-    others: Sequence[tuple[str, str]] = ()
-    upstream_port: int = 0
-    commands: Sequence[OtherCommand] = ()
-    turns: int = TURNS
-
-
-def run(options: Options, out: TextIO) -> int:
+def run(commands: Sequence[OtherCommand], out: TextIO, turns: int = TURNS) -> int:
     """Play all chats and print the table."""
-    turns = options.turns
     models: list[Model] = []
     with (
         ExitStack() as stack,
         tempfile.TemporaryDirectory() as place,
-        FakeDeepSeek(port=options.upstream_port, responder=lambda payload: models[-1].respond(payload)) as fake,
+        FakeDeepSeek(responder=lambda payload: models[-1].respond(payload)) as fake,
         CpuPinning() as pinning,
     ):
         fake.is_lenient = True
         upstream = Server(fake.url, os.getpid())
         targets = [stack.enter_context(start_proxy(pinning, upstream, Path(place) / "proxy"))]
-        for name, url in options.others:
-            targets.append(Target(name, url, tuple(Server(url, pid) for pid in find_listeners(url))))
-        for number, command in enumerate(options.commands):
+        for number, command in enumerate(commands):
             targets.append(stack.enter_context(command.running(upstream, Path(place) / f"other-{number}", pinning)))
         notes: list[str] = []
         print("| | " + " | ".join(target.name for target in targets) + " |", file=out)
@@ -208,8 +194,6 @@ def run(options: Options, out: TextIO) -> int:
                 if result.error and result.is_spoken:
                     notes.append(f"{kind.name} by {target.name}, turn {result.answered + 1}: {result.error}")
             print(f"| {kind.name} | " + " | ".join(cells) + " |", file=out, flush=True)
-        memory = [target.resident_megabytes() for target in targets]
-        print("| memory | " + " | ".join("–" if each is None else f"{each:.0f} MB" for each in memory) + " |", file=out)
         legend = f"answered of {turns} · reasonings of {turns - 1} · prefix kept · CPU per turn"
         print("", f"A cell: {legend}; – : the proxy does not have the API.", *notes, sep="\n", file=out, flush=True)
     return 0
@@ -219,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.bench.agents", description="Play agents' chats through proxies.")
     parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help="of each chat (default: %(default)s)")
     options = parse_others(parser, arguments)
-    return run(Options(options.against, options.upstream_port, options.command, options.turns), sys.stdout)
+    return run(options.command, sys.stdout, options.turns)
 
 
 if __name__ == "__main__":

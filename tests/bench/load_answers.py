@@ -32,7 +32,6 @@ class Command:
     kind: str
     chunks: int = 0
     rate: int = 0
-    counts_usage: bool = False
 
 
 def parse_command(request: bytes) -> Command | None:
@@ -42,8 +41,8 @@ def parse_command(request: bytes) -> Command | None:
         return None
     kind, first, second = found[1].decode(), int(found[2] or 0), int(found[3] or 0)
     if kind == "paced":
-        return Command(kind, second, first, b'"include_usage"' in request) if first and second else None
-    return Command(kind, first, counts_usage=b'"include_usage"' in request)
+        return Command(kind, second, first) if first and second else None
+    return Command(kind, first)
 
 
 def count_reasonings(request: bytes) -> int:
@@ -112,52 +111,50 @@ REFUSAL = json_answer(
 )
 
 
-def stream(chunks: int, serial: int, counts_usage: bool) -> bytes:
+def stream(chunks: int, serial: int) -> bytes:
     """A whole stream of that many chunks: the first half thinks, the second speaks."""
-    first = _chunk(b'{"content":null,"reasoning_content":"%012d"}' % serial, counts_usage)
-    return opening(counts_usage) + first + _rest(chunks - 1, counts_usage) + ending(counts_usage)
+    first = _chunk(b'{"content":null,"reasoning_content":"%012d"}' % serial)
+    return opening() + first + _rest(chunks - 1) + ending()
 
 
 @lru_cache(maxsize=8)
-def opening(counts_usage: bool) -> bytes:
+def opening() -> bytes:
     """What precedes the chunks: the head, and DeepSeek's first event, which has the role alone."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
-    return head + _chunk(b'{"role":"assistant","content":null,"reasoning_content":""}', counts_usage)
+    return head + _chunk(b'{"role":"assistant","content":null,"reasoning_content":""}')
 
 
-def marked_chunk(moment: int, is_thinking: bool, counts_usage: bool) -> bytes:
+def marked_chunk(moment: int, is_thinking: bool) -> bytes:
     """A chunk that contains the moment it was sent."""
-    return _marked_template(is_thinking, counts_usage) % moment
+    return _marked_template(is_thinking) % moment
 
 
 @lru_cache(maxsize=8)
-def ending(counts_usage: bool) -> bytes:
+def ending() -> bytes:
     """What follows the chunks: the finish reason, the usage, and the end of the events and of the body."""
     last = _event(b'{"content":"","reasoning_content":null}', b'"stop"', b',"usage":' + _USAGE)
     return _http_chunk(last) + _http_chunk(b"data: [DONE]\n\n") + _http_chunk(b"")
 
 
 @lru_cache(maxsize=8)
-def _rest(chunks: int, counts_usage: bool) -> bytes:
+def _rest(chunks: int) -> bytes:
     words = islice(cycle(_WORDS), chunks)
     # With the first one, which is not among these, half of them think.
     thinking = (chunks + 1) // 2 - 1
     templates = (b'{"content":null,"reasoning_content":" %b"}', b'{"content":" %b","reasoning_content":null}')
-    return b"".join(
-        _chunk(templates[number >= thinking] % word.encode(), counts_usage) for number, word in enumerate(words)
-    )
+    return b"".join(_chunk(templates[number >= thinking] % word.encode()) for number, word in enumerate(words))
 
 
 @lru_cache(maxsize=8)
-def _marked_template(is_thinking: bool, counts_usage: bool) -> bytes:
+def _marked_template(is_thinking: bool) -> bytes:
     names = (b"content", b"reasoning_content") if is_thinking else (b"reasoning_content", b"content")
     # Written with a moment of the same width, so that the length of the HTTP chunk is right; then made a template.
     moment = b"0" * 19
-    return _chunk(b'{"%b":null,"%b":"@%b@"}' % (*names, moment), counts_usage).replace(b"@%b@" % moment, b"@%019d@")
+    return _chunk(b'{"%b":null,"%b":"@%b@"}' % (*names, moment)).replace(b"@%b@" % moment, b"@%019d@")
 
 
-def _chunk(delta: bytes, counts_usage: bool) -> bytes:
-    return _http_chunk(_event(delta, b"null", b',"usage":null' if counts_usage else b""))
+def _chunk(delta: bytes) -> bytes:
+    return _http_chunk(_event(delta, b"null", b""))
 
 
 def _event(delta: bytes, finish_reason: bytes, usage: bytes) -> bytes:

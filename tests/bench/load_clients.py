@@ -6,7 +6,6 @@ response that closes its connection the next request opens a new one.
 """
 
 import json
-import re
 import selectors
 import socket
 import time
@@ -88,14 +87,6 @@ class Client:
             return json.loads(http_reader.body(b"".join(pieces)))
         except ValueError as error:
             raise BenchmarkFailed(f"an answer is no JSON: {error}") from error
-
-    def read_stream(self, request: bytes) -> str:
-        """The text of a streamed chat completion."""
-        pieces: list[bytes] = []
-        self._exchange(request, True, pieces.append)
-        events = re.findall(rb"^data: (\{.*\})\r?$", http_reader.body(b"".join(pieces)), re.MULTILINE)
-        deltas = (choice["delta"] for event in events for choice in json.loads(event)["choices"])
-        return "".join(delta.get("content") or "" for delta in deltas)
 
     def _exchange(self, request: bytes, is_stream: bool, keep: Callable[[bytes], object]) -> Timing:
         sock = self._socket = self._socket or _connect(self.url)

@@ -9,7 +9,6 @@ came with a reasoning. It checks and refuses nothing: the strict one is `fake_de
 import heapq
 import selectors
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,21 +26,17 @@ _RECEIVED_AT_ONCE = 1 << 20
 _GOLDEN = 0.6180339887
 
 
-def serve_deepseek(port: int = 0) -> None:
+def serve_deepseek() -> None:
     """Serve as the benchmark's DeepSeek, in a process of its own."""
-    try:
-        upstream = LoadUpstream(port)
-    except OSError as error:
-        sys.exit(f"port {port} cannot be used ({error.strerror}); take another --upstream-port")
-    with upstream:
+    with LoadUpstream() as upstream:
         wait_for_end_of_stdin(upstream.url)
 
 
 class LoadUpstream:
     """Serves on a thread of its own between `start` and `close`; only that thread touches connections."""
 
-    def __init__(self, port: int = 0) -> None:
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=4096)
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self._listener.setblocking(False)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._selector = selectors.DefaultSelector()
@@ -122,9 +117,9 @@ class LoadUpstream:
                 self._restored = load_answers.count_reasonings(request)
                 connection.send(load_answers.turn(number))
             case Command("stream"):
-                connection.send(load_answers.stream(command.chunks, number, command.counts_usage))
+                connection.send(load_answers.stream(command.chunks, number))
             case Command("paced"):
-                connection.send(load_answers.opening(command.counts_usage))
+                connection.send(load_answers.opening())
                 stream = _Paced(connection, command)
                 first = time.monotonic_ns() + int(number * _GOLDEN % 1 * stream.interval)
                 heapq.heappush(self._due, (first, number, stream))
@@ -204,11 +199,11 @@ class _Paced:
         is_thinking = self._sent < self._command.chunks // 2
         # Marks grow, also where the clock ticks every 15 ms: who listens tells chunks apart by them.
         self._mark = max(time.monotonic_ns(), self._mark + 1)
-        data = load_answers.marked_chunk(self._mark, is_thinking, self._command.counts_usage)
+        data = load_answers.marked_chunk(self._mark, is_thinking)
         self._sent += 1
         is_last = self._sent == self._command.chunks
         try:
-            self.connection.send(data + load_answers.ending(self._command.counts_usage) if is_last else data)
+            self.connection.send(data + load_answers.ending() if is_last else data)
         except OSError:
             # The selector will tell, too, and then the connection is dropped.
             return False

@@ -9,6 +9,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.machine import CpuPinning, find_listeners
+from tests.bench.machine import CpuPinning
 from tests.bench.rounds import Target
 from tests.support.processes import BenchmarkFailed, Server
 
@@ -58,8 +59,7 @@ class OtherCommand:
         try:
             url = f"http://127.0.0.1:{port}/v1"
             self._wait_for_port(process, port, home / "log")
-            pids = find_listeners(url) or (process.pid,)
-            yield Target(self.name, url, tuple(Server(url, pid) for pid in pids))
+            yield Target(self.name, url, tuple(Server(url, pid) for pid in _session(process.pid)))
         finally:
             _end(process)
 
@@ -71,6 +71,18 @@ class OtherCommand:
             pause.wait(_LOOK_SECONDS)
         *_, last = ["nothing was said", *filter(None, log.read_text(errors="replace").splitlines())]
         raise BenchmarkFailed(f"{self.name} did not start: {last[-300:]}")
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session, where the system tells; a server may have workers."""
+    pids = (int(name) for name in (os.listdir("/proc") if sys.platform == "linux" else ()) if name.isdecimal())
+    return [pid for pid in pids if _session_of(pid) == leader] or [leader]
+
+
+def _session_of(pid: int) -> int:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return 0
 
 
 def _free_port() -> int:

@@ -1,9 +1,5 @@
 """Measures of small requests: one after another, many at once, and to a proxy that has just started."""
 
-import shlex
-import shutil
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,15 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import deepseek_cursor_proxy
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.bench.load_clients import Client, get, post, requests_per_second
-from tests.bench.others import OtherCommand
 from tests.bench.rounds import Contest, Target, added_times, intervals, means, medians
 from tests.bench.scale import Scale
 from tests.bench.table import OURS, Figure, Row
 
-_PACKAGE = Path(deepseek_cursor_proxy.__path__[0])
 # This proxy loads what a chat needs a tenth of a second after its start.
 _IDLE_SECONDS = 0.5
 
@@ -32,7 +25,7 @@ def question(command: str, *, stream: bool = False) -> bytes:
 
 
 def small_requests(contest: Contest, scale: Scale) -> Iterator[Row]:
-    """One client that asks again and again, over one connection and over a new one each time."""
+    """One client that asks again and again, over one connection."""
     body = question("bench:plain")
     with contest.clients() as clients:
         kept = contest.run_rounds(
@@ -45,16 +38,7 @@ def small_requests(contest: Contest, scale: Scale) -> Iterator[Row]:
     yield Row("  added p50", "ms", medians(more))
     yield Row("  added p99", "ms", {name: Figure.of(times, 0.99) for name, times in more.items()})
 
-    def ask_anew(target: Target) -> float:
-        started = time.perf_counter()
-        with closing(Client(target.url)) as client:
-            client.ask(post(target.url, body))
-            return 1000 * (time.perf_counter() - started)
-
-    fresh = contest.run_rounds("small requests on new connections", scale.requests // 2, ask_anew)
     yield Row("  CPU per request (mean)", "ms", means(kept.cpu, 1000))
-    yield Row("small request on a new connection: added p50", "ms", medians(added_times(fresh.results)))
-    yield Row("  CPU per request (mean)", "ms", means(fresh.cpu, 1000))
 
 
 def first_events(contest: Contest, scale: Scale) -> Iterator[Row]:
@@ -125,9 +109,3 @@ def startup(contest: Contest, scale: Scale, home: Path) -> Iterator[Row]:
     )
     yield Row("  CPU until then", "ms", {name: Figure.of(each.cpu) for name, each in warm.items()})
     yield Row("  idle memory", "MB", {name: Figure.of(each.memory) for name, each in warm.items()})
-    cold = _Starts()
-    with tempfile.TemporaryDirectory() as copy:
-        shutil.copytree(_PACKAGE, Path(copy) / _PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-        text = f"{shlex.quote(sys.executable)} -m {_PACKAGE.name} --port {{port}} --base-url {{upstream}}"
-        cold.measure(lambda: OtherCommand(OURS, text, copy).running(upstream, home, pinning))
-    yield Row("  cold start: no bytecode yet", "ms", {OURS: Figure.of(cold.times)})

@@ -44,9 +44,6 @@ class Target:
     def resident_megabytes(self) -> float | None:
         return _total([server.resident_megabytes() for server in self.servers])
 
-    def threads(self) -> float | None:
-        return _total([server.threads() for server in self.servers])
-
     def settle(self) -> None:
         """Wait, up to `_SETTLING_SECONDS`, until the processes are idle: the next measure must not count their work."""
         pause, deadline = threading.Event(), time.monotonic() + _SETTLING_SECONDS
@@ -103,10 +100,10 @@ class Contest:
         return (self.ours, *self.others)
 
     @contextmanager
-    def clients(self, *more: Target) -> Iterator[dict[str, Client]]:
+    def clients(self) -> Iterator[dict[str, Client]]:
         """A kept-alive connection to each target."""
         with ExitStack() as stack:
-            yield {each.name: stack.enter_context(closing(Client(each.url))) for each in (*self.all, *more)}
+            yield {each.name: stack.enter_context(closing(Client(each.url))) for each in self.all}
 
     @contextmanager
     def proxy(self, home: Path, *flags: str) -> Iterator[Target]:
@@ -114,12 +111,10 @@ class Contest:
         with start_proxy(self.pinning, self.direct.servers[0], home, *flags) as target:
             yield target
 
-    def run_rounds(
-        self, what: str, rounds: int, ask: Callable[[Target], T], *, timed: bool = False, more: Sequence[Target] = ()
-    ) -> Rounds[T]:
+    def run_rounds(self, what: str, rounds: int, ask: Callable[[Target], T], *, timed: bool = False) -> Rounds[T]:
         """Each target's results; unless `timed`, after a warm-up round and only as long as `patience` lasts."""
         skipped = 0 if timed else 1
-        running = [*self.all, *more]
+        running = [*self.all]
         results: dict[str, list[T]] = {target.name: [] for target in running}
         clocks: dict[str, list[float | None]] = {target.name: [] for target in running}
         started = time.monotonic()

@@ -19,26 +19,11 @@ class Scale:
     crowds: tuple[int, ...] = (100, 400)
     crowd_seconds: float = 10.0
     crowd_rounds: int = 2
-    # Chats of so many tool turns: requests measured at each length, chats, and starts with a chat seen before.
+    # Chats of so many tool turns: requests measured at each length.
     turns: tuple[int, ...] = (10, 50, 200, 800)
     turns_measured: int = 10
-    chats: int = 1
-    first_seen: int = 3
-    # Long chats at once, and their turns: none of the requests measured is the hundredth of its chat, which costs more.
-    concurrent: int = 16
-    concurrent_turns: int = 210
-    # Requests of which the calls are counted, and the tool turns of a chat among them.
-    counted: int = 50
-    # Turns stored, also beside so many rows.
-    stored_turn_count: int = 500
-    rows: int = 100_000
-    # Stored responses in a chain.
-    chain_length: int = 1000
-    # At a limit of a third as many slots.
-    # Chats recorded in a session and not, and trajectories exported.
-    recorded_chats: int = 10
-    exported_nodes: int = 10_000
-    callers: int = 600
+    # Turns stored.
+    stored_turns: int = 500
     starts: int = 10
     clients: int = 32
     burst_seconds: float = 3.0
@@ -58,15 +43,7 @@ QUICK = Scale(
     crowd_rounds=1,
     turns=(10, 50, 200),
     turns_measured=5,
-    first_seen=1,
-    concurrent_turns=50,
-    counted=20,
-    stored_turn_count=100,
-    rows=20_000,
-    chain_length=200,
-    recorded_chats=4,
-    exported_nodes=1000,
-    callers=150,
+    stored_turns=100,
     starts=3,
     burst_seconds=1.0,
     bursts=2,

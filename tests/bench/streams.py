@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 
 from tests.bench.load_clients import Crowd, post, run_crowd
 from tests.bench.requests import question
@@ -49,46 +48,26 @@ def unpaced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
     yield Row("  CPU per 10,000 chunks (mean)", "ms", means(rounds.cpu, 1000 * 10_000 / scale.chunks))
 
 
-@dataclass
-class _MemorySamples:
-    """Memory and threads of the proxies: before all crowds, and in the middle of one."""
-
-    before: dict[str, float | None]
-    megabytes: dict[str, list[float]] = field(default_factory=dict)
-    threads: dict[str, list[float]] = field(default_factory=dict)
-
-    def note(self, target: Target) -> None:
-        for samples, value in ((self.megabytes, target.resident_megabytes()), (self.threads, target.threads())):
-            if value is not None and target.name != DIRECT:
-                samples.setdefault(target.name, []).append(value)
-
-    def kilobytes_per_stream(self, streams: int) -> dict[str, Figure | None]:
-        return {
-            name: Figure.of([1000 * (each - before) / streams for each in self.megabytes.get(name, [])])
-            for name, before in self.before.items()
-            if before is not None
-        }
-
-
 @dataclass(frozen=True)
 class _CrowdSample:
-    """What a crowd received from one target, and the CPU seconds of that, if they are known."""
+    """What a crowd received from one target, the CPU seconds of that, and the memory meanwhile, if they are known."""
 
     lags: Sequence[int]
     failed: int
     cpu: Sequence[float]
+    megabytes: Sequence[float | None]
 
 
 def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
-    """Many streams at once; memory is counted from before the first of them."""
-    before = {target.name: target.resident_megabytes() for target in contest.proxies}
+    """Many streams at once."""
     chunks = round(scale.crowd_seconds * CROWD_RATE)
     for streams in scale.crowds:
-        memory = _MemorySamples(before)
 
-        def measure(target: Target, streams: int = streams, memory: _MemorySamples = memory) -> _CrowdSample:
-            before = target.cpu_seconds()
-            result = run_crowd(crowd(target, streams, chunks, CROWD_RATE), partial(memory.note, target))
+        def measure(target: Target, streams: int = streams) -> _CrowdSample:
+            before, memory = target.cpu_seconds(), []
+            result = run_crowd(
+                crowd(target, streams, chunks, CROWD_RATE), lambda: memory.append(target.resident_megabytes())
+            )
             # Before it settles: what came too late was not received.
             spent = intervals((before, target.cpu_seconds()))
             target.settle()
@@ -96,15 +75,12 @@ def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
                 contest.notes.append(
                     f"{target.name}: {streams} streams: {len(result.failures)} failed, {times} with: {why}"
                 )
-            return _CrowdSample(result.lags, len(result.failures), spent)
+            return _CrowdSample(result.lags, len(result.failures), spent, memory)
 
         rounds = contest.run_rounds(f"{streams} streams", scale.crowd_rounds, measure, timed=True)
         rates = {name: [len(each.lags) / scale.crowd_seconds for each in some] for name, some in rounds.results.items()}
         yield Row(f"{streams} streams x {CROWD_RATE} chunks/s: delivered", "chunks/s", medians(rates))
         yield from _crowd_rows(rounds)
-        yield Row("  memory meanwhile", "MB", medians(memory.megabytes))
-        yield Row("  threads meanwhile", "", medians(memory.threads))
-        yield Row("  memory per stream", "kB", memory.kilobytes_per_stream(streams))
 
 
 def crowd(target: Target, streams: int, chunks: int, rate: int) -> Crowd:
@@ -113,14 +89,14 @@ def crowd(target: Target, streams: int, chunks: int, rate: int) -> Crowd:
 
 
 def _crowd_rows(rounds: Rounds[_CrowdSample]) -> Iterator[Row]:
-    direct = sum(len(each.lags) for each in rounds.results[DIRECT])
-    shares, failed, late, cpu = {}, {}, {}, {}
+    failed, late, cpu, memory = {}, {}, {}, {}
     for name, some in rounds.results.items():
-        shares[name] = Figure.single(sum(len(each.lags) for each in some) / max(1, direct))
         failed[name] = Figure.of([each.failed for each in some])
         late[name] = Figure.of([lag / 1e6 for each in some for lag in each.lags], 0.99)
         cpu[name] = [seconds / max(1, len(each.lags)) for each in some for seconds in each.cpu]
-    yield Row("  share of direct", "", shares)
+        if name != DIRECT:
+            memory[name] = Figure.of([each for some_of in some for each in some_of.megabytes if each is not None])
     yield Row("  failed streams", "", failed)
     yield Row("  lag p99", "ms", late)
     yield Row("  CPU per chunk (mean)", "µs", means(cpu, 1e6))
+    yield Row("  memory meanwhile", "MB", memory)

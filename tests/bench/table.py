@@ -1,4 +1,4 @@
-"""The benchmark's output: figures and rows, written as a table or as JSON.
+"""The benchmark's output: figures and rows, written as a table.
 
 A row has one figure per column: the direct way, this proxy, and every other one it is compared with. A column without a
 figure could not be measured, and shows a dash. Pure: this file measures nothing.
@@ -8,7 +8,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 DIRECT = "direct"
 OURS = "this proxy"
@@ -45,10 +44,6 @@ class Figure:
             text += f" ({format_value(quantile(self.samples, 0.05))} - {format_value(quantile(self.samples, 0.95))})"
         return text
 
-    def as_json(self) -> dict[str, Any]:
-        shares = {f"p{100 * share:g}": quantile(self.samples, share) for share in (0.05, 0.5, 0.95, 0.99)}
-        return {"value": self.value, "samples": len(self.samples), **shares}
-
 
 @dataclass(frozen=True)
 class Row:
@@ -61,11 +56,6 @@ class Row:
     def ratio(self, other: str) -> float | None:
         ours, theirs = self.figures.get(OURS), self.figures.get(other)
         return ours.value / theirs.value if ours and theirs and theirs.value > 0 else None
-
-    def as_json(self, others: Sequence[str]) -> dict[str, Any]:
-        figures = {column: figure and figure.as_json() for column, figure in self.figures.items()}
-        row: dict[str, Any] = {"measure": self.measure.strip(), "unit": self.unit, "figures": figures}
-        return {**row, "ratios": {other: self.ratio(other) for other in others}} if others else row
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,9 @@ class Server:
 
 
 @contextmanager
-def running_deepseek(home: Path, module: str, port: int = 0) -> Iterator[Server]:
-    """The fake DeepSeek of a lab module, in a process of its own, on this port or a free one."""
-    with _run_process(home, "-c", f"from {module} import serve_deepseek; serve_deepseek({port or ''})") as server:
+def running_deepseek(home: Path, module: str) -> Iterator[Server]:
+    """The fake DeepSeek of a lab module, in a process of its own."""
+    with _run_process(home, "-c", f"from {module} import serve_deepseek; serve_deepseek()") as server:
         yield server
 
 
