@@ -320,7 +320,7 @@ def read_stream(response: StreamedResponse, read: Read, record_sent: Callable[[]
                         yield events.take_early()
                     record_sent()
                 yield events
-                if events.is_over:
+                if events.is_done or events.problem:
                     return
                 if not has_begun:
                     # After comments, or after a part of it, the first event is still to come.

@@ -83,7 +83,7 @@ class Exchange:
         self._reply = Reply()
         self._logprobs = TokenLogprobs() if request.params.get("logprobs") else None
         self._recorder = TurnRecorder(self._reply, services.reasoning_store, client.namespace)
-        # Whether a stream forwarded anything, even if only a heartbeat.
+        # Whether anything was yielded, even if only a heartbeat.
         self._has_output = False
         # The usage of an empty turn after which the request was sent again.
         self._discarded: Mapping[str, Any] | None = None
@@ -145,18 +145,22 @@ class Exchange:
         held: Batch = []
         with closing(self._attempt.read()) as steps:
             for events in steps:
-                self._add_up(events)
-                is_empty = is_empty or self._is_empty_turn()
+                self._add_up(events.batch)
+                if events.is_durable:
+                    is_empty = is_empty or self._is_empty_turn()
                 if is_empty:
                     # Only the usage can follow.
                     continue
-                self._store(events)
+                if events.is_durable:
+                    self._store(events.batch)
+                if events.batch:
+                    self._has_output = True
                 if self._client.is_plain and self._reply.is_blank and not self._reply.is_finished:
                     # Thinking so far: as long as the client has none of it, the turn can be asked for again.
                     held += events.batch
                     yield [Heartbeat()]
                 elif events.batch:
-                    yield [*held, *events.batch]
+                    yield [*held, *events.batch] if held else events.batch
                     held = []
                 if events.problem is not None:
                     raise events.problem
@@ -210,9 +214,9 @@ class Exchange:
         self._reply = reply = Reply()
         self._recorder = TurnRecorder(reply, self._services.reasoning_store, self._client.namespace)
 
-    def _add_up(self, events: ParsedEvents) -> None:
+    def _add_up(self, batch: Batch) -> None:
         reply = self._reply
-        for item in events.batch:
+        for item in batch:
             if isinstance(item, Delta):
                 reply.add(item)
                 if self._logprobs is not None:
@@ -224,16 +228,13 @@ class Exchange:
                 f"DeepSeek's answer is longer than {Reply.MAX_CHARACTERS} characters. Start a new chat."
             )
 
-    def _store(self, events: ParsedEvents) -> None:
+    def _store(self, batch: Batch) -> None:
         """Store what a batch completes."""
-        reply, attempt = self._reply, self._attempt
-        if events.is_durable:
-            assert attempt.response is not None
-            self._recorder.record_complete(events.batch, attempt)
-            if reply.is_finished:
-                attempt.response.end_soon()
-        if events.batch and self._request.stream:
-            self._has_output = True
+        attempt = self._attempt
+        assert attempt.response is not None
+        self._recorder.record_complete(batch, attempt)
+        if self._reply.is_finished:
+            attempt.response.end_soon()
 
     @property
     def _output(self) -> Output:
@@ -242,7 +243,7 @@ class Exchange:
             return Output.CONTENT
         if self._first_delta is not None:
             return Output.DELTAS
-        return Output.HEARTBEATS if self._has_output else Output.NOTHING
+        return Output.HEARTBEATS if self._has_output and self._request.stream else Output.NOTHING
 
     def fail(self, error: Exception) -> None:
         """End the exchange because its consumer failed: the answer could not be written for the client."""

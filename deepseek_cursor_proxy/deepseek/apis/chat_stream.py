@@ -128,14 +128,14 @@ class StreamReader(EventReader):
         self._splitter = ThinkSplitter() if splits_think else None
         self._finder = FieldFinder("delta") if has_server_tools else None
         self._template: ChunkTemplate | None = None
-        self._has_matched = True
+        self._has_matched, self._is_between_events = True, False
         # A template would hand a part of a tag on.
         self._unused = _MAX_UNUSED if splits_think else 0
 
     def read(self, data: bytes) -> ParsedEvents:
         events, at, end = ParsedEvents(), 0, len(data)
         while at < end and not (events.is_done or events.problem):
-            if self._template is not None and self._parser.is_between_events:
+            if self._template is not None and self._is_between_events:
                 delta, at = self._template.read(data, at)
                 if delta is not None:
                     events.batch.append(delta)
@@ -146,6 +146,7 @@ class StreamReader(EventReader):
             stop = data.find(b"\n\n", at) + 2
             stop = stop if stop >= 2 else end
             self._read_events(events, data[at:stop])
+            self._is_between_events = self._parser.is_between_events
             at = stop
         return events
 
