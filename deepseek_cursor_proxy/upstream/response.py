@@ -14,7 +14,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -221,7 +221,11 @@ class UpstreamResponse:
             data = self._next(min(heartbeat_from + interval, self._give_up_at, self._end_by))
             if data and is_plain:
                 # Nearly all of them: without a generator for each.
-                yield self._count(decoder, data)
+                try:
+                    decoder.count(data)
+                except ValueError as error:
+                    raise self._decoding_error(error) from None
+                yield data
             elif data is not None:
                 yield from self._decode(decoder, data)
             # After a complete answer not even progress postpones the end.
@@ -285,19 +289,8 @@ class UpstreamResponse:
             raise UpstreamFailed(f"{self.destination.name}'s answer is too large ({announced} bytes).")
         return ContentDecoder(coding, limit)
 
-    def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterable[bytes]:
+    def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
         """The content of these bytes without the owner's key, in non-empty pieces."""
-        if not decoder.is_identity or self._filter is not None:
-            return self._decode_pieces(decoder, data)
-        return (self._count(decoder, data),) if data else ()
-
-    def _count(self, decoder: ContentDecoder, data: bytes) -> bytes:
-        try:
-            return decoder.count(data)
-        except ValueError as error:
-            raise self._decoding_error(error) from None
-
-    def _decode_pieces(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
         secret_filter = self._filter
         try:
             for piece in decoder.decode_pieces(data):
