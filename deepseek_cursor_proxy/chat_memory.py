@@ -119,9 +119,11 @@ class Chat:
             return Lookup(self, stage, items, conditions)
         return Lookup(self, stage, items, conditions, len(known.items), known.result, known.size)
 
-    def store(self, stage: Stage[Item, Result], entry: Entry[Item, Result]) -> None:
+    def store(
+        self, stage: Stage[Item, Result], items: Sequence[Item], conditions: object, result: Result, size: int
+    ) -> None:
         if self is not NO_CHAT:
-            self._entries[stage] = entry
+            self._entries[stage] = Entry(tuple(items), conditions, result, size)
 
     def name(self, response_id: str) -> None:
         """The next request may name this stored response in place of its history."""
@@ -150,7 +152,7 @@ class Lookup(Generic[Item, Result]):
 
     def store(self, result: Result, size: int = 0) -> None:
         """Remember the result for all items, which holds so many bytes besides these."""
-        self._chat.store(self._stage, Entry(tuple(self._items), self._conditions, result, size))
+        self._chat.store(self._stage, self._items, self._conditions, result, size)
 
 
 class DecodedBody(NamedTuple):

@@ -101,7 +101,7 @@ def chat_id(request: HttpRequest) -> str:
 
     A sub-agent of Claude Code has the id of its session and one of its own: its messages are another chat.
     """
-    session = next(filter(None, map(request.header, _CHAT_IDS)), "")
+    session = next(filter(None, map(request.headers.get, _CHAT_IDS)), "")
     agent = request.header("x-claude-code-agent-id")
     return f"{session}/{agent}" if agent else session
 

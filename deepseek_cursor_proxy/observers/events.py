@@ -31,11 +31,12 @@ _log = logging.getLogger(__name__)
 _CHARACTERS_PER_TOKEN = 4
 # Hexadecimal digits of a digest that tell callers and chats apart.
 DIGEST_LENGTH = 12
+_DIGEST = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}}")
 
 
 def is_name(key: str) -> bool:
     """Whether a caller is called by the name of its key, and not by a digest."""
-    return bool(key) and re.fullmatch(f"[0-9a-f]{{{DIGEST_LENGTH}}}", key) is None
+    return bool(key) and _DIGEST.fullmatch(key) is None
 
 
 def caller_digest(namespace: bytes) -> str:

@@ -20,7 +20,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Entry, Stage, json_size
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage, json_size
 from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.errors import TooLarge
 from deepseek_cursor_proxy.json_codec import encode_json
@@ -130,5 +130,5 @@ def unseal_each(
         size += json_size(unsealed)
         is_former = at < len(former) and encode_json(former[at]) == encode_json(unsealed)
         result.append(former[at] if is_former else unsealed)
-    memory.store(_UNSEAL, Entry(tuple(values), opener.owner, result, size))
+    memory.store(_UNSEAL, values, opener.owner, result, size)
     return result.copy()
