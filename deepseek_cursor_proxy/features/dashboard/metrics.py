@@ -9,7 +9,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from deepseek_cursor_proxy.exchange.failover import RETRY_REASONS
@@ -129,17 +129,22 @@ def _format_number(value: float) -> str:
 
 @dataclass
 class Minute:
-    """What ended within one minute, as /api/stats shows it."""
+    """What ended within one minute, and how busy it was, as /api/stats shows it."""
 
     # Its beginning, in Unix seconds.
     minute: int
     requests: int = 0
     failed: int = 0
+    # What requests took of it together: sixty are one request in flight all the time.
+    busy_seconds: float = 0.0
     output_tokens: int = 0
     # None as long as nothing with a known price has ended.
     cost: float | None = None
     # Of the requests that did not fail, by the client that sent them.
     clients: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> "Minute":
+        return replace(self, clients=dict(self.clients))
 
     def add(self, record: RequestRecord) -> None:
         self.requests += 1
@@ -166,7 +171,8 @@ class Statistics:
         self.models: set[str] = set()
         # API and model of requests that were counted.
         self._known: set[tuple[str, str]] = set()
-        self._minutes: dict[int, Minute] = {}
+        # Each at the place of its number in the hour.
+        self._minutes = [Minute(0)] * _MINUTES
         self.requests = _counter(
             "dcp_requests_total", "Requests that ended, by API, model and outcome.", "api", "model", "outcome"
         )
@@ -203,7 +209,8 @@ class Statistics:
     def add(self, record: RequestRecord) -> None:
         """Count a request that has ended."""
         with self.lock:
-            self._minute().add(record)
+            self._minute(self._now()).add(record)
+            self._add_time(record.timing.total)
             model = self._label(record)
             self._count_request(record.facts.api, model, record.result.value)
             if record.cost is not None:
@@ -270,19 +277,35 @@ class Statistics:
             self.models.add(model)
         return model
 
-    def _minute(self) -> Minute:
-        start = int(self._now() // 60) * 60
-        if start not in self._minutes:
-            while len(self._minutes) >= _MINUTES:
-                del self._minutes[next(iter(self._minutes))]
-            self._minutes[start] = Minute(start)
-        return self._minutes[start]
+    def _add_time(self, total: float) -> None:
+        """Add the time of a request to the minutes that it ran in."""
+        for start, seconds in _seconds_by_minute(self._now(), total):
+            self._minute(start).busy_seconds += seconds
 
-    def minutes(self) -> list[Minute]:
-        """The last sixty minutes, the oldest first, those without a request too."""
-        now = int(self._now() // 60) * 60
-        starts = range(now - 60 * (_MINUTES - 1), now + 1, 60)
-        return [self._minutes.get(start) or Minute(start) for start in starts]
+    def _minute(self, at: float) -> Minute:
+        start = int(at // 60) * 60
+        place = start // 60 % _MINUTES
+        if self._minutes[place].minute != start:
+            self._minutes[place] = Minute(start)
+        return self._minutes[place]
+
+    def minutes(self, ages: Iterable[float] = ()) -> list[Minute]:
+        """Copies of the last sixty minutes, the oldest first; `ages` are those of requests in flight, in seconds."""
+        now = self._now()
+        starts = [int(now // 60) * 60 - 60 * place for place in reversed(range(_MINUTES))]
+        minutes = {start: self._minute(start).copy() for start in starts}
+        for age in ages:
+            for start, seconds in _seconds_by_minute(now, age):
+                minutes[start].busy_seconds += seconds
+        return list(minutes.values())
+
+
+def _seconds_by_minute(end: float, total: float) -> Iterator[tuple[int, float]]:
+    """The minutes of the last hour that a request ran in until `end`, and how much of each."""
+    begin = end - total
+    last = int(end // 60) * 60
+    for start in range(max(int(begin // 60) * 60, last - 60 * (_MINUTES - 1)), last + 1, 60):
+        yield start, min(end, start + 60) - max(begin, start)
 
 
 def _counter(name: str, help: str, *labels: str, at_0: Iterable[str] = ()) -> Metric:

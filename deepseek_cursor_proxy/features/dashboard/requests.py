@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,19 @@ _MOST_TRACE_BYTES = 16 * 1024 * 1024
 
 
 def page(context: AdminContext, parameters: Mapping[str, str]) -> dict[str, Any]:
-    """Requests that ended, newest first: those in memory, then those of the ledger. BadRequest for a bad number."""
+    """Requests that ended, newest first: those in memory, then those of the ledger. BadRequest for a bad number.
+
+    `after` leaves only those that ended after that request, as long as it is in memory.
+    """
     limit = max(1, min(_number(parameters, "limit") or _PAGE, _LARGEST_PAGE))
-    before = _number(parameters, "before")
+    before, after = _number(parameters, "before"), _number(parameters, "after")
     wanted = {name: parameters[name] for name in _FILTERS if name in parameters}
     is_in_memory = before is None or before >= 0
     records = context.services().request_log.ended(before, sys.maxsize) if is_in_memory else []
-    rows = [row(each) for each in [each for each in records if _matches(each, wanted)][: limit + 1]]
+    known = next((place for place, each in enumerate(records) if each.number == after), None)
+    rows = [row(each) for each in islice((each for each in records[:known] if _matches(each, wanted)), limit + 1)]
     try:
-        if len(rows) <= limit:
+        if len(rows) <= limit and known is None:
             rows += _ledger_rows(context, before, wanted, limit + 1 - len(rows))
     except Overloaded:
         # The dashboard goes on showing the newest while the store is at fault.

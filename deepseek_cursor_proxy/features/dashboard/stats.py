@@ -71,6 +71,7 @@ def _probe(services: Proxy) -> str:
 
 def stats(context: AdminContext) -> dict[str, Any]:
     services, now = context.services(), time.time()
+    running, ended = services.request_log.running(), services.request_log.ended(limit=sys.maxsize)
     limits = services.upstream.call_limits.snapshot()
     return {
         "version": __version__,
@@ -82,14 +83,17 @@ def stats(context: AdminContext) -> dict[str, Any]:
         "upstreams": [_upstream(each, limits) for each in services.upstreams.all],
         # Calls that wait for a slot, of every model that has some.
         "waiting": {safe_text(name): limit.queued_calls for name, limit in limits.items() if limit.queued_calls},
-        "in_flight": [requests.running(request) for request in services.request_log.running()],
+        "in_flight": [requests.running(request) for request in running],
         "connections": len(context.server.connections),
-        "last_minutes": _last_minutes(context),
-        **_last_hour(services.request_log.ended(limit=sys.maxsize), now),
+        "last_minutes": _last_minutes(context, [request.age_seconds for request in running]),
+        "newest_request": ended[0].number if ended else None,
+        **_last_hour(ended, now),
         "today": usage.today(context),
         "store": _store(context),
         "cache": _cache(services),
         "process": _process(),
+        "named_keys": len(services.config.keys) + len(services.config.groups),
+        "sessions": services.sessions.count(),
         "tracing": context.config.trace_dir is not None,
         "currency": services.config.currency,
     }
@@ -106,10 +110,10 @@ def _upstream(upstream: Upstream, limits: Mapping[str, CallLimit]) -> dict[str, 
     }
 
 
-def _last_minutes(context: AdminContext) -> list[dict[str, Any]]:
+def _last_minutes(context: AdminContext, ages: Sequence[float]) -> list[dict[str, Any]]:
     statistics = context.statistics()
     with statistics.lock:
-        return [{**vars(minute)} for minute in statistics.minutes()]
+        return [{**vars(minute), "busy_seconds": round(minute.busy_seconds, 1)} for minute in statistics.minutes(ages)]
 
 
 def _last_hour(records: Sequence[RequestRecord], now: float) -> dict[str, Any]:

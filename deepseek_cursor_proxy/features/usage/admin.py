@@ -5,6 +5,7 @@ for it. One thread reads at a time, and a report serves for some seconds, howeve
 those of this machine's clock; figures of limits are those of all processes that share them.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -74,7 +75,10 @@ def ledger_connection(database: Database) -> Iterator[ledger.Reader]:
 
 def _period(parameters: Mapping[str, str]) -> Period:
     until = _day(parameters, "until") or date.today()
-    since = _day(parameters, "since") or date.fromordinal(max(1, until.toordinal() - _DEFAULT_DAYS + 1))
+    days = parameters.get("days", _DEFAULT_DAYS)
+    if not re.fullmatch("[1-9][0-9]{0,5}", str(days)):
+        raise BadRequest("The parameter days is no number of days.", param="days")
+    since = _day(parameters, "since") or date.fromordinal(max(1, until.toordinal() - int(days) + 1))
     if since > until:
         raise BadRequest("The parameter since is after until.", param="since")
     return Period(since, until)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,11 +26,12 @@ upstream cached client"""
 RUNNING = """number started_at api model requested_model key session client stream phase age_seconds
 output_tokens_estimate first_token_seconds"""
 STATS = """version started_at now uptime_seconds base_url public_url upstreams in_flight waiting connections
-last_minutes first_token_seconds tokens_per_second cache_hit_share today store cache process tracing currency"""
+last_minutes newest_request first_token_seconds tokens_per_second cache_hit_share today store cache process named_keys
+sessions tracing currency"""
 TODAY = """requests failed hit_tokens miss_tokens output_tokens thinking_tokens searches cost unknown_cost_requests
 saved divergence_cost"""
 GROUP = TODAY + " seconds first_token_seconds"
-MINUTE = "minute requests failed output_tokens cost clients"
+MINUTE = "minute requests failed busy_seconds output_tokens cost clients"
 SECRETS = {
     "prompt": "planted-secret-of-the-prompt",
     "answer": "planted-secret-of-the-answer",
@@ -111,6 +113,15 @@ class ShapeTest(AdminCase):
                 break
             before = f"&before={page['next_before']}"
         self.assertEqual([7, 6, 5, 4, 3, 2, 1], numbers)
+        # The rest is known to who asks for what came after one of them, unless that is forgotten.
+        for query, wanted, next_before in (
+            ("after=5", [7, 6], None),
+            ("after=5&limit=1", [7], 7),
+            ("after=9", numbers, None),
+        ):
+            page = self.get(admin, f"/api/requests?{query}").value
+            self.assertEqual((wanted, next_before), ([row["number"] for row in page["requests"]], page["next_before"]))
+        self.assertEqual(7, self.get(admin, "/api/stats").value["newest_request"])
         [flash] = self.get(admin, "/api/requests?model=deepseek-flash").value["requests"]
         self.assertEqual(4, flash["number"])
         self.assertEqual([], self.get(admin, "/api/requests?outcome=failed").value["requests"])
@@ -285,7 +296,13 @@ class LedgerTest(AdminCase):
 
     def test_a_query_for_usage_that_makes_no_sense_is_a_400(self) -> None:
         admin = self.admin(self.admin_proxy())
-        for query in ("by=prompt", "since=yesterday", "until=2026-13-01", "since=2026-02-02&until=2026-02-01"):
+        for query in (
+            "days=0",
+            "by=prompt",
+            "since=yesterday",
+            "until=2026-13-01",
+            "since=2026-02-02&until=2026-02-01",
+        ):
             with self.subTest(query):
                 self.assertEqual(400, self.get(admin, f"/api/usage?{query}").status)
 
@@ -299,6 +316,9 @@ class LedgerTest(AdminCase):
                     reply = self.get(admin, f"/api/usage?{query}&by={by}")
                     self.assertEqual(200, reply.status)
                     self.assertEqual(int("since" in query), reply.value["total"]["requests"])
+        week = self.get(admin, "/api/usage?days=7").value
+        since, until = (date.fromisoformat(week[name]) for name in ("since", "until"))
+        self.assertEqual((date.today(), 6, 1), (until, (until - since).days, week["total"]["requests"]))
 
     def test_a_store_that_cannot_be_read_is_a_503_for_usage_and_null_in_the_stats(self) -> None:
         _, admin = self.proxy_with(self.folder / "store.sqlite3")
