@@ -8,8 +8,10 @@ import contextlib
 import json
 import random
 import threading
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -31,13 +33,19 @@ CHAT = "c4f19ad2b07e"
 NEWEST = 412
 # The request that the documentation opens.
 OPENED = 408
+# Features of which the proxy may be without, and what /api/stats says of them.
+FIELDS = {"usage": "today", "keys": "named_keys", "sessions": "sessions"}
 
 
 class BusyProxy:
     """Used as a context."""
 
+    # Features that the proxy is without, and fields of /api/stats that are other than usual.
+    missing: frozenset[str] = frozenset()
+    changes: Mapping[str, Any] = MappingProxyType({})
+
     def __enter__(self) -> "BusyProxy":
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -49,7 +57,7 @@ class BusyProxy:
         self._server.server_close()
 
 
-def _handler() -> type[BaseHTTPRequestHandler]:
+def _handler(proxy: BusyProxy) -> type[BaseHTTPRequestHandler]:
     files = StaticFiles()
 
     class Handler(BaseHTTPRequestHandler):
@@ -57,15 +65,21 @@ def _handler() -> type[BaseHTTPRequestHandler]:
             url = urlsplit(self.path)
             if url.path.startswith("/api/"):
                 parameters = {name: values[0] for name, values in parse_qs(url.query).items()}
-                self._send(json.dumps(answer(url.path, parameters)).encode(), "application/json")
+                is_missing = url.path.split("/")[2] in proxy.missing
+                found = {} if is_missing else answer(url.path, parameters)
+                if url.path == "/api/stats":
+                    found |= proxy.changes
+                    hidden = [FIELDS[name] for name in proxy.missing]
+                    found = {name: value for name, value in found.items() if name not in hidden}
+                self._send(json.dumps(found).encode(), "application/json", 404 if is_missing else 200)
             else:
                 reply = files.reply(url.path)
                 self._send(reply.body, dict(reply.headers)["Content-Type"])
 
-        def _send(self, body: Any, kind: str) -> None:
+        def _send(self, body: Any, kind: str, status: int = 200) -> None:
             # A page that is closed takes no answer.
             with contextlib.suppress(OSError):
-                self.send_response(200)
+                self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.end_headers()
                 self.wfile.write(body)
@@ -85,7 +99,7 @@ def answer(path: str, parameters: dict[str, str]) -> Json:
     if path == "/api/requests":
         return {"requests": [row(number) for number in range(NEWEST, NEWEST - 40, -1)], "next_before": NEWEST - 39}
     if path == "/api/usage":
-        return usage(date.fromisoformat(parameters["since"]), date.fromisoformat(parameters["until"]), parameters["by"])
+        return usage(NOW.date() - timedelta(int(parameters["days"]) - 1), NOW.date(), parameters["by"])
     if path == "/api/keys":
         return keys()
     if path == "/api/sessions":
@@ -242,8 +256,8 @@ def stats() -> Json:
     counts = [max(0, round(5 - abs(place % 40 - 20) / 4 + chance.uniform(-1, 4))) for place in range(60)]
     minutes = [
         {"minute": first + 60 * place, "requests": count, "failed": int(place in (11, 38)),
-         "clients": _clients(count, place), "output_tokens": count * 900, "hit_tokens": count * 60000,
-         "miss_tokens": count * 4000, "cost": count * chance.uniform(0.003, 0.009)}
+         "busy_seconds": 60 * (1 + abs(place % 20 - 10) // 3), "clients": _clients(count, place),
+         "output_tokens": count * 900, "cost": count * chance.uniform(0.003, 0.009)}
         for place, count in enumerate(counts)
     ]  # fmt: skip
     return {
@@ -251,7 +265,8 @@ def stats() -> Json:
         "base_url": "http://127.0.0.1:9000/v1", "public_url": "https://quiet-otter-81.ngrok-free.app/v1",
         "upstreams": [{"name": "deepseek", "host": "api.deepseek.com", "state": "closed", "calls": 4, "waiting": 1}],
         "in_flight": [running(place) for place in range(5)], "waiting": {PRO: 1}, "connections": 9,
-        "last_minutes": minutes, "first_token_seconds": {"p50": 0.84, "p95": 2.31}, "tokens_per_second": 57.2,
+        "last_minutes": minutes, "newest_request": NEWEST,
+        "first_token_seconds": {"p50": 0.84, "p95": 2.31}, "tokens_per_second": 57.2,
         "cache_hit_share": 0.943,
         "today": {"requests": 212, "cost": 2.1834, "unknown_cost_requests": 3, "saved": 11.42,
                   "divergence_cost": 0.173, "hit_tokens": 18_412_800, "miss_tokens": 1_204_331,
@@ -259,7 +274,7 @@ def stats() -> Json:
         "store": {"path": "/home/ada/.deepseek-cursor-proxy/reasoning_content.sqlite3", "state": "usable", "faults": 0,
                   "rows": {"reasonings": 18_231, "responses": 412}, "bytes": 96_468_992},
         "process": {"pid": 4711, "python": "3.13.1", "cpu_seconds": 41.3, "memory_bytes": 71_303_168, "open_files": 31},
-        "tracing": False, "currency": "USD",
+        "named_keys": 10, "sessions": 3, "tracing": False, "currency": "USD",
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@
 import { h, s, setText } from "./dom.js";
 
 const HEIGHT = 190;
-const LEFT = 52;
+const LEFT = 56;
 const TOP = 8;
 const BOTTOM = 24;
 const MOST_X_LABELS = 8;
@@ -111,15 +111,16 @@ export class Chart {
   }
 
   grid(ticks, y) {
+    const step = ticks[1];
     return ticks.flatMap((tick) => [
       s("line", { class: tick ? "grid-line" : "base-line", x1: LEFT, x2: this.width, y1: y(tick), y2: y(tick) }),
-      s("text.axis", { x: LEFT - 8, y: y(tick) + 4, "text-anchor": "end" }, this.axis(tick)),
+      s("text.axis", { x: LEFT - 8, y: y(tick) + 4, "text-anchor": "end" }, this.axis(tick, step)),
     ]);
   }
 
   xLabels() {
     const { labels } = this.data;
-    const most = Math.max(2, Math.min(MOST_X_LABELS, Math.floor((this.width - LEFT) / 56)));
+    const most = Math.max(2, Math.min(MOST_X_LABELS, Math.floor((this.width - LEFT) / 68)));
     const every = Math.ceil(labels.length / most);
     // Counted from the last: today is always named.
     return labels.flatMap((label, column) => {

@@ -69,32 +69,25 @@ export function setCurrency(name) {
   sign = SIGNS[name] ?? `${name} `;
 }
 
-// An unknown price is never 0. A request keeps the currency that the settings had when it ended.
-export function money(value, unknown = "unknown", currency = null) {
-  if (!isNumber(value)) return unknown;
-  const own = signOf(currency);
-  if (value === 0) return `${own}0`;
-  if (value < 0.00005) return `<${own}0.0001`;
-  return fixedMoney(value, Math.abs(value) < 1 ? 4 : 2, currency);
-}
+// Sums are in cents, one request in hundredths of a cent. An unknown price is never 0. A request keeps the currency
+// that the settings had when it ended.
+export const money = (value, currency = null) => fixedMoney(value, currency, 2);
+export const requestMoney = (value, currency = null) => fixedMoney(value, currency, 4);
 
-export function fixedMoney(value, digits, currency) {
-  return (
-    signOf(currency) +
-    value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })
-  );
+function fixedMoney(value, currency, digits) {
+  if (!isNumber(value)) return "unknown";
+  const own = currency ? (SIGNS[currency] ?? `${currency} `) : sign;
+  const least = 10 ** -digits;
+  if (value > 0 && value < least / 2) return `<${own}${least}`;
+  return own + value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
-
-const signOf = (currency) => (currency ? (SIGNS[currency] ?? `${currency} `) : sign);
 
 // For an axis: as few digits as the step needs.
-export function roundCompact(value) {
-  return compact(value).replace(/\.0+(?=\D)/, "");
-}
-
-export function roundMoney(value) {
-  return sign + (value >= 1000 ? compact(value) : Number(value.toPrecision(3)));
-}
+export const roundCompact = (value) => compact(value).replace(/[\d.]+/, Number);
+export const roundMoney = (value, step) => {
+  if (value >= 1000) return sign + roundCompact(value);
+  return step < 0.01 ? requestMoney(value) : money(value);
+};
 
 export const time = (unix) => (isNumber(unix) ? clock.format(unix * 1000) : NONE);
 export const minute = (unix) => time(unix).slice(0, 5);

@@ -2,11 +2,10 @@
 
 import { h } from "./dom.js";
 import { iconButton } from "./parts.js";
-import * as router from "./router.js";
 import { cycleTheme } from "./theme.js";
 
 const SHORTCUTS = [
-  [["1", "2", "3", "4", "5", "6"], "Now, Requests, Usage, Keys, Sessions, Store and settings"],
+  [["1", "2", "…"], "the views, as their tabs are in order"],
   [["j", "k"], "next and previous request; also the arrows"],
   [["Enter"], "open the request"],
   [["Esc"], "close the request, clear the search"],
@@ -15,7 +14,6 @@ const SHORTCUTS = [
   [["t"], "theme: as the system, light, dark"],
   [["?"], "this list"],
 ];
-const VIEWS = { 1: "now", 2: "requests", 3: "usage", 4: "keys", 5: "sessions", 6: "store" };
 
 export function installKeyboard(shownView) {
   document.addEventListener("keydown", (event) => {
@@ -30,7 +28,7 @@ function press(key, view) {
   if (view?.onKey?.(key)) return true;
   if (key === "?") showHelp();
   else if (key === "t") cycleTheme();
-  else if (view && key in VIEWS) router.go({ view: VIEWS[key] });
+  else if (view && /^[1-9]$/.test(key)) document.querySelectorAll(".tabs a:not([hidden])")[key - 1]?.click();
   else return false;
   return true;
 }

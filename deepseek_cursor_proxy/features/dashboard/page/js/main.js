@@ -2,13 +2,13 @@
 // each other; the address says which one it is (router.js).
 
 import { getJson, setKey, takeKey } from "./api.js";
-import { announce, setText } from "./dom.js";
+import { announce, h, setText } from "./dom.js";
 import * as format from "./format.js";
 import { installKeyboard, showHelp } from "./keyboard.js";
 import { Model } from "./model.js";
 import { Poll } from "./poll.js";
 import * as router from "./router.js";
-import { gate, stoppedBanner } from "./states.js";
+import { gate, loading, stoppedBanner } from "./states.js";
 import { cycleTheme, showTheme } from "./theme.js";
 import { ChatView } from "./views/chat.js";
 import { KeysView } from "./views/keys.js";
@@ -19,22 +19,13 @@ import { StoreView } from "./views/store.js";
 import { UsageView } from "./views/usage.js";
 
 const VIEWS = {
-  now: NowView,
-  requests: RequestsView,
-  chats: ChatView,
-  usage: UsageView,
-  keys: KeysView,
-  sessions: SessionsView,
-  store: StoreView,
-};
-const TITLES = {
-  now: "Now",
-  requests: "Requests",
-  chats: "Chat",
-  usage: "Usage",
-  keys: "Keys",
-  sessions: "Sessions",
-  store: "Store and settings",
+  now: [NowView, "Now"],
+  requests: [RequestsView, "Requests"],
+  chats: [ChatView, "Chat"],
+  usage: [UsageView, "Usage"],
+  keys: [KeysView, "Keys"],
+  sessions: [SessionsView, "Sessions"],
+  store: [StoreView, "Store and settings"],
 };
 
 const main = document.getElementById("main");
@@ -49,10 +40,13 @@ const poll = new Poll(
   async (signal) => {
     // One after the other: a request that ends in between is in both, not in none.
     const stats = await getJson("/api/stats", signal);
-    const newest = await getJson("/api/requests?limit=100", signal);
+    const missing = model.missing(stats);
+    const page = missing && (await getJson(`/api/requests${missing}`, signal));
     format.setCurrency(stats.currency);
-    model.update(stats, newest.requests, newest.next_before !== null);
-    shown?.update();
+    model.update(stats, page);
+    showTabs(stats);
+    if (shown && shown === views[currentName()]) shown.update();
+    else showView();
     showTitle();
   },
   (state) => {
@@ -62,10 +56,25 @@ const poll = new Poll(
   },
 );
 
+// A view without anything to show has no tab, and neither has one whose feature the proxy lacks.
+function showTabs({ today, named_keys: keys, sessions }) {
+  tab("usage").hidden = today === undefined;
+  tab("keys").hidden = !keys;
+  // Null: they cannot be read, which the view says.
+  tab("sessions").hidden = sessions === undefined || sessions === 0;
+}
+
+const tab = (name) => document.querySelector(`.tabs [data-view="${name}"]`);
+
+function currentName() {
+  const { view } = router.current();
+  return view in VIEWS && !tab(view)?.hidden ? view : "now";
+}
+
 function showView() {
-  const route = router.current();
-  const name = route.view in VIEWS ? route.view : "now";
-  const view = (views[name] ??= new VIEWS[name](model));
+  const name = currentName();
+  const [View, title] = VIEWS[name];
+  const view = (views[name] ??= new View(model));
   const isNew = shown !== view;
   if (isNew) {
     shown?.hide?.();
@@ -73,19 +82,17 @@ function showView() {
     main.replaceChildren(view.element);
     window.scrollTo(0, 0);
   }
-  for (const tab of document.querySelectorAll(".tabs a")) {
-    if (tab.dataset.view === (name === "chats" ? "requests" : name)) tab.setAttribute("aria-current", "page");
-    else tab.removeAttribute("aria-current");
-  }
-  view.show(route);
+  document.querySelector(".tabs [aria-current]")?.removeAttribute("aria-current");
+  tab(name === "chats" ? "requests" : name).setAttribute("aria-current", "page");
+  view.show(router.current());
   view.update();
   showTitle();
-  if (isNew && link.name === "live") announce(TITLES[name]);
+  if (isNew && link.name === "live") announce(title);
 }
 
 function showTitle() {
   const running = model.running.size ? `(${model.running.size}) ` : "";
-  const title = `${running}${TITLES[router.current().view] ?? TITLES.now} · deepseek-cursor-proxy`;
+  const title = `${running}${VIEWS[currentName()][1]} · deepseek-cursor-proxy`;
   if (document.title !== title) document.title = title;
 }
 
@@ -123,7 +130,7 @@ function open(key) {
 function start() {
   poll.attempt = 0;
   poll.start();
-  showView();
+  if (!main.hasChildNodes()) main.append(h("div.panel", loading(8)));
 }
 
 window.addEventListener("hashchange", () => {
@@ -131,7 +138,7 @@ window.addEventListener("hashchange", () => {
   if (location.hash.startsWith("#key=")) {
     takeKey();
     start();
-  } else if (link.name !== "refused") showView();
+  } else if (shown) showView();
 });
 setInterval(() => {
   if (link.name === "waiting") showLink();

@@ -53,7 +53,7 @@ export function table(label, columns, ...bodies) {
 
 export function factList(facts) {
   const known = facts.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return h("dl.facts", known.map(([name, value]) => [h("dt", name), h("dd", value)]).flat());
+  return h("dl.facts", known.map(([name, value]) => [h("dt", name), h("dd", ...[value].flat())]).flat());
 }
 
 // A section of a detail.

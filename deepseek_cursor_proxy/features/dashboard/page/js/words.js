@@ -19,8 +19,17 @@ export const APIS = {
 };
 export const UPSTREAM_STATES = {
   closed: ["Healthy", "good"],
-  open: ["Paused", "bad"],
-  half_open: ["On trial", "warn"],
+  open: ["Failing", "bad"],
+  half_open: ["Trying again", "warn"],
+};
+// What was wrong in a history of tool calls, and what DeepSeek got.
+export const REPAIRS = {
+  cancelled: "call without a result: sent as cancelled",
+  moved: "result away from its call: moved there",
+  repeated: "result sent twice: left out",
+  orphaned: "result without a call: sent as text",
+  named: "call without an id: given one",
+  emptied: "empty message: left out",
 };
 
 // Where the reasoning of a turn came from: word, tone.

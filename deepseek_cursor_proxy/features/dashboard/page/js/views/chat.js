@@ -1,4 +1,4 @@
-// The view of one chat: what it cost, how much of each request came from the cache, where its prefix was lost, and
+// The view of one chat: what it cost, how much of each request came from the cache, where the cache was lost, and
 // where the reasoning of its turns came from. The address names the chat: #/chats/{session}.
 
 import { getJson, query } from "../api.js";
@@ -23,12 +23,12 @@ export class ChatView {
     this.requests = new Tile("Requests");
     this.cost = new Tile("Cost");
     this.cached = new Tile("Cached input", 1);
-    this.lost = new Tile("Lost prefixes");
+    this.lost = new Tile("Cache losses");
     const title = "Input of each request";
     this.chart = new Chart({ title, kind: "columns", format: format.compact, axis: format.roundCompact });
     this.turns = h("div.panel-body");
     this.losses = h("ol.panel-body.lines");
-    this.lossPanel = panel("Where the prefix was lost", {}, this.losses);
+    this.lossPanel = panel("Where the cache was lost", {}, this.losses);
     this.table = new RequestTable("Requests of this chat, newest first", FIELDS, (id) => `#/requests/${id}`);
     this.notice = h("div.panel");
     this.content = h("div", { hidden: true }, this.layout());
@@ -110,13 +110,13 @@ export class ChatView {
     this.requests.set(count, clients || format.dateTime(rows.at(-1).started_at));
     const saved = sum((row) => row.saved);
     this.cost.set(
-      used.some((row) => row.cost !== null) ? format.money(sum((row) => row.cost), "", currency) : "unknown",
-      `estimate; the cache saved ${format.money(saved, "", currency)}`,
+      used.some((row) => row.cost !== null) ? format.money(sum((row) => row.cost), currency) : "unknown",
+      `estimate; the cache saved ${format.money(saved, currency)}`,
     );
     this.cached.set(format.share(hit, input), `of ${format.compact(input)} tokens`);
     this.cached.setShare(hit / input);
     const losses = rows.filter((row) => row.divergence).length;
-    const cost = format.money(sum((row) => row.divergence_cost), "", currency);
+    const cost = format.money(sum((row) => row.divergence_cost), currency);
     this.lost.set(format.count(losses), losses ? `cost about ${cost} more` : "each request continued the one before");
   }
 }
@@ -134,7 +134,7 @@ function inputs(used) {
 
 function lossLine({ number, divergence, divergence_cost: cost, currency, ...row }) {
   const link = h("a", { href: `#/requests/${idOf({ number, ...row })}` }, `Request ${number}`);
-  const price = cost ? ` · about ${format.money(cost, "", currency)} more` : "";
+  const price = cost ? ` · about ${format.requestMoney(cost, currency)} more` : "";
   return h("li", link, `: ${divergence}${price}`);
 }
 

@@ -5,12 +5,11 @@ import { getJson } from "../api.js";
 import { h, setText } from "../dom.js";
 import * as format from "../format.js";
 import { meter, panel } from "../parts.js";
-import { empty, failure, loading } from "../states.js";
+import { failure, loading } from "../states.js";
 import { chip } from "../words.js";
 
 const REFRESH_MS = 10_000;
-const HOW = "access-key --new NAME --usd-per-day 5 makes one: a name, a key and limits of its own.";
-const NOTE = "Days and months are those of UTC. Costs are estimates. A running request reserves what it may use.";
+const NOTE = "Days and months begin at 00:00 UTC. Costs are estimates. A running request reserves what it may use.";
 const WORDS = {
   usd_per_month: "This month",
   usd_per_day: "Today",
@@ -49,11 +48,7 @@ export class KeysView {
   }
 
   fill({ keys, groups, currency }) {
-    setText(this.count, keys.length ? format.plural(keys.length, "key") : "");
-    if (!keys.length) {
-      this.content.replaceChildren(h("section.panel", empty("No key has a name", HOW)));
-      return;
-    }
+    setText(this.count, format.plural(keys.length, "key"));
     const list = (title, holders) => panel(title, {}, h("ul.holders", holders.map((each) => row(each, currency))));
     const lists = [groups.length ? list("Groups", groups) : null, list("Keys", keys)];
     this.content.replaceChildren(h("div.grid", lists), h("p.quiet.table-note", NOTE));
@@ -67,12 +62,12 @@ function row(holder, currency) {
     holder.share_reasoning ? chip(["shares reasoning", "quiet plain"]) : null,
     isExpired ? chip(["expired", "bad"]) : null,
   ];
-  const cost = format.money(holder.cost_today, "unknown", currency);
+  const cost = format.money(holder.cost_today, currency);
   const facts = [
     "requests_today" in holder ? `${cost} today, ${format.plural(holder.requests_today, "request")}` : null,
     holder.note || null,
     holder.models?.length ? `only ${holder.models.join(", ")}` : null,
-    holder.expires_at ? `${isExpired ? "expired" : "until"} ${utc(holder.expires_at)}` : null,
+    holder.expires_at ? `${isExpired ? "expired" : "until"} ${format.dayTime(holder.expires_at)}` : null,
   ].filter((fact) => fact !== null);
   const limits = holder.limits.length ? holder.limits.map(limitRow) : [h("p.quiet", "No limits")];
   return h(
@@ -85,14 +80,12 @@ function row(holder, currency) {
 function limitRow({ limit, used, reserved, most, resets_at, is_money }) {
   const share = most ? used / most : 0;
   const tone = share >= 1 ? "bad" : share >= NEARLY ? "warn" : "good";
-  // A budget of dollars is read in cents.
-  const amount = (value) => (most < 1 ? format.money(value, "unknown", "USD") : format.fixedMoney(value, 2, "USD"));
-  const write = is_money ? amount : format.compact;
+  const write = is_money ? (value) => format.money(value, "USD") : format.compact;
   const bar = meter(`limit-meter ${tone}`, "limit");
   bar.set(share);
   const ofIt = reserved ? `, ${write(reserved)} of it reserved` : "";
   const left = most > used ? `${write(most - used)} left${ofIt}` : resets_at ? "used up" : "all in use";
-  const resets = resets_at ? `resets ${utc(resets_at, is_money)}` : "";
+  const resets = resets_at ? `resets ${(is_money ? format.dayTime : format.minute)(resets_at)}` : "";
   return h(
     "div.limit",
     h("span.limit-name", WORDS[limit] ?? limit),
@@ -101,10 +94,4 @@ function limitRow({ limit, used, reserved, most, resets_at, is_money }) {
     h("span", { class: `limit-left ${tone === "good" ? "quiet" : tone}` }, left),
     h("span.quiet.limit-resets", resets),
   );
-}
-
-// 2026-12-01 00:00 UTC, or the time alone of a moment that is seconds away.
-function utc(unix, withDay = true) {
-  const text = new Date(unix * 1000).toISOString();
-  return `${withDay ? `${text.slice(0, 10)} ` : ""}${text.slice(11, 16)} UTC`;
 }

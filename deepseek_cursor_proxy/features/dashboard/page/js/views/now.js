@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import * as format from "../format.js";
 import { newestFirst } from "../model.js";
 import { copyable, factList, panel, Tile } from "../parts.js";
-import { firstSteps, loading } from "../states.js";
+import { firstSteps } from "../states.js";
 import { chip, UPSTREAM_STATES } from "../words.js";
 import { RequestTable } from "./request_table.js";
 
@@ -21,7 +21,7 @@ export class NowView {
     this.model = model;
     this.marks = {};
     this.running = new Tile("In flight", 0);
-    this.first = new Tile("First token", 3);
+    this.first = new Tile("First token");
     this.speed = new Tile("Output speed", 1);
     this.cached = new Tile("Cache hits", 1);
     this.cost = new Tile("Spent today", 2);
@@ -35,8 +35,7 @@ export class NowView {
     this.upstreams = h("ul.upstreams");
     this.addresses = h("div.panel-body");
     this.body = h("div", { hidden: true }, this.layout());
-    this.waiting = h("div.panel", h("div.panel-head"), loading(6));
-    this.element = h("div", h("h1.unseen", "Now"), this.waiting, this.steps, this.body);
+    this.element = h("div", h("h1.unseen", "Now"), this.steps, this.body);
   }
 
   layout() {
@@ -64,8 +63,6 @@ export class NowView {
 
   update() {
     const { stats } = this.model;
-    if (!stats) return;
-    this.waiting.hidden = true;
     this.fillSteps(stats);
     if (this.body.hidden) return;
     this.fillTiles(stats);
@@ -89,7 +86,7 @@ export class NowView {
   }
 
   fillTiles({
-    today = {},
+    today,
     waiting,
     connections,
     first_token_seconds: first,
@@ -102,23 +99,25 @@ export class NowView {
       format.count(this.model.running.size),
       `${format.count(queued)} queued · ${format.plural(connections, "connection")}`,
     );
-    this.running.draw(minutes.map((minute) => minute.requests));
+    this.running.draw(minutes.map((minute) => minute.busy_seconds));
     this.first.set(
       format.seconds(first?.p50),
       first ? `95 % within ${format.seconds(first.p95)}` : "no answer in the last hour",
       first ? "median" : "",
     );
-    this.first.setShare(first ? first.p50 / first.p95 : 0);
     this.speed.set(
       format.count(speed),
-      `${format.compact(today.output_tokens)} tokens today, ${format.compact(today.thinking_tokens)} thinking`,
+      today && `${format.compact(today.output_tokens)} tokens today, ${format.compact(today.thinking_tokens)} thinking`,
       speed === null ? "" : "tokens/s",
     );
     this.speed.draw(minutes.map((minute) => minute.output_tokens));
     this.cached.set(format.share(cached), "of the input, last hour");
     this.cached.setShare(cached);
-    const unknown = today.unknown_cost_requests ? ` · ${today.unknown_cost_requests} of unknown price` : "";
-    this.cost.set(format.money(today.cost), `cache saved ${format.money(today.saved)}${unknown}`, "estimate");
+    // Undefined without the ledger, null while it cannot be read.
+    this.cost.element.hidden = today === undefined;
+    const unknown = today?.unknown_cost_requests ? ` · ${today.unknown_cost_requests} of unknown price` : "";
+    const saved = today ? `cache saved ${format.money(today.saved)}${unknown}` : "the store cannot be read";
+    this.cost.set(format.money(today?.cost), saved, "estimate");
     this.cost.draw(minutes.map((minute) => minute.cost ?? 0));
   }
 
@@ -133,7 +132,7 @@ export class NowView {
 
   // A proxy that never answered anything has no figures to show.
   fillSteps(stats) {
-    const isNew = this.model.hasRows && this.model.rows.size + this.model.running.size === 0;
+    const isNew = this.model.rows.size + this.model.running.size === 0;
     this.body.hidden = isNew;
     this.steps.hidden = !isNew;
     if (isNew && this.isChanged("steps", [stats.base_url, stats.public_url])) {

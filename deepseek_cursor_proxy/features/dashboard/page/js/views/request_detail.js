@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import * as format from "../format.js";
 import { factList, iconButton, section, stackedBar } from "../parts.js";
 import { empty, failure, loading } from "../states.js";
-import { APIS, chip, modelName, stateOf } from "../words.js";
+import { APIS, chip, modelName, REPAIRS, stateOf } from "../words.js";
 import { Bodies } from "./bodies.js";
 import { turnStrip } from "./turn_strip.js";
 
@@ -112,9 +112,10 @@ function tokens(request) {
     ["thinking", thinking, 3],
     ["answer", output - thinking, 0],
   ]);
-  const saved = request.saved ? ` · the cache saved ${format.money(request.saved, "", request.currency)}` : "";
-  const words = ` estimate · ${format.share(hit, hit + miss)} of the input cached${saved}`;
-  const cost = h("strong", format.money(request.cost, "Price unknown", request.currency));
+  const saved = request.saved ? ` · the cache saved ${format.requestMoney(request.saved, request.currency)}` : "";
+  const known = request.cost === null ? "price" : "estimate";
+  const words = ` ${known} · ${format.share(hit, hit + miss)} of the input cached${saved}`;
+  const cost = h("strong", format.requestMoney(request.cost, request.currency));
   return section("Tokens and cost", h("p.lead", cost, h("span.quiet", words)), bar);
 }
 
@@ -145,7 +146,7 @@ function brokenTurn({ repaired, repair }) {
 }
 
 function repairs({ repairs: counts, turns }) {
-  const lines = Object.entries(counts).map(([name, count]) => `${count} × ${name}`);
+  const lines = Object.entries(counts).map(([name, count]) => `${count} × ${REPAIRS[name] ?? name}`);
   const lost = "replayed as text, because their reasoning is lost";
   if (turns.recovered) lines.push(`${format.plural(turns.recovered, "message")} ${lost}`);
   return lines.length
@@ -161,9 +162,9 @@ function repairs({ repairs: counts, turns }) {
 
 function divergence({ divergence: words, divergence_cost: cost, currency }) {
   if (!words) return null;
-  const price = cost ? ` That cost about ${format.money(cost, "", currency)} more.` : "";
+  const price = cost ? ` That cost about ${format.requestMoney(cost, currency)} more.` : "";
   const text = `Since the chat's previous request: ${words}. What follows in the prompt could not come from the cache.`;
-  return section("Lost prefix", h("p.note-box.warn", text + price));
+  return section("Cache loss", h("p.note-box.warn", text + price));
 }
 
 function about(request) {

@@ -142,7 +142,7 @@ class Line {
       history: row.messages ? `${format.plural(row.messages, "message")} · ${format.bytes(row.body_bytes)}` : "–",
       output: tokens ? format.count(tokens.output) : "–",
       first: format.seconds(seconds.first_token),
-      cost: tokens ? format.money(row.cost, "unknown", row.currency) : "–",
+      cost: tokens ? format.requestMoney(row.cost, row.currency) : "–",
     });
     this.cells.reasoning.replaceChildren(...reasoning(row));
     setText(this.input, tokens ? `${format.compact(input)} · ${format.share(tokens.hit, input)}` : "–");

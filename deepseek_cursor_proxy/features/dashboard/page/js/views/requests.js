@@ -31,7 +31,7 @@ export class RequestsView {
     for (const [value, [word]] of Object.entries(OUTCOMES)) this.selects.outcome.append(h("option", { value }, word));
     FILTERS.forEach((name) => this.selects[name].prepend(h("option", { value: "" }, `All ${name}s`)));
     this.clear = button("Clear filters", () => router.go({ view: "requests", item: this.item }), { hidden: true });
-    this.pause = button("", () => this.togglePause(), { class: "button live-button" });
+    this.pause = button("", () => (this.hasNew ? this.showNew() : this.togglePause()), { class: "button live-button" });
     this.newest = button("Back to the newest", () => this.backToNewest(), { hidden: true });
     this.more = button("Older requests", () => this.loadOlder(), { class: "button more" });
     this.notice = h("div");
@@ -96,8 +96,7 @@ export class RequestsView {
       if (row.key) this.addOption("key", row.key);
     }
     const rows = this.rows();
-    const isHeld = this.isHeld();
-    this.showPause(isHeld, this.list.update(rows, this.model.now(), isHeld));
+    this.showPause(this.list.update(rows, this.model.now(), this.isHeld()));
     this.showNotice(rows.length);
     this.detail.update(this.model);
   }
@@ -128,19 +127,25 @@ export class RequestsView {
     this.update();
   }
 
-  showPause(isHeld, added) {
+  showNew() {
+    this.list.release();
+    this.update();
+  }
+
+  showPause(added) {
     this.newest.hidden = this.older.size === 0 || this.hasFilter;
     this.pause.setAttribute("aria-pressed", String(this.isPaused));
-    const state = this.isPaused ? "Paused" : isHeld ? "Held" : "Live";
-    setText(this.pause, added ? `${state} · ${added} new` : state);
-    this.pause.classList.toggle("is-held", isHeld);
+    this.hasNew = !this.isPaused && added > 0;
+    const paused = added ? `Paused · ${added} new` : "Paused";
+    setText(this.pause, this.isPaused ? paused : added ? `Show ${added} new` : "Live");
+    this.pause.classList.toggle("is-behind", this.isPaused || added > 0);
     this.pause.title = this.isPaused ? "Let the list run (p)" : "Pause the list (p)";
   }
 
   showNotice(count) {
     const hasMore = this.older.size ? this.hasOlder : this.model.hasOlder || this.model.rows.size > count;
     this.more.hidden = count === 0 || !hasMore;
-    const none = !this.model.hasRows || this.isLoading ? "loading" : this.hasFilter ? "no match" : "empty";
+    const none = this.isLoading ? "loading" : this.hasFilter ? "no match" : "empty";
     const state = this.error ?? (count ? "rows" : none);
     if (state === this.state) return;
     this.state = state;
@@ -148,7 +153,7 @@ export class RequestsView {
     if (this.error) notice = failure(this.error, () => this.loadOlder());
     else if (state === "loading") notice = loading(8);
     else if (state === "no match") notice = empty("No request matches", "Those that match appear here as they come.");
-    else if (state === "empty") notice = firstSteps(this.model.stats ?? { base_url: "" });
+    else if (state === "empty") notice = firstSteps(this.model.stats);
     this.notice.replaceChildren(notice);
   }
 
@@ -180,8 +185,7 @@ export class RequestsView {
       this.error = error;
     }
     this.isLoading = this.more.disabled = false;
-    this.list.release();
-    this.update();
+    this.showNew();
   }
 
   addOlder(page) {

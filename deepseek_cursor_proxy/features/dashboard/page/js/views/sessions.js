@@ -18,7 +18,6 @@ const COLUMNS = [
   ["Tokens", "number w-first c-680"],
   ["Cost", "number w-cost"],
 ];
-const HOW = "POST /sessions/create makes a session with a base URL of its own; record = all records every chat.";
 
 export class SessionsView {
   constructor() {
@@ -52,15 +51,13 @@ export class SessionsView {
   }
 
   fill() {
-    setText(this.count, this.sessions.length ? format.plural(this.sessions.length, "session") : "");
-    if (!this.sessions.length) {
-      this.list.replaceChildren(empty("Nothing is recorded", HOW));
-      return;
-    }
+    setText(this.count, format.plural(this.sessions.length, "session"));
     const open = this.item?.split(".")[0];
     const body = h("tbody", this.sessions.map((each) => sessionRow(each, each.uuid === open)));
     openRowsOnClick(body);
-    this.list.replaceChildren(table("Sessions", COLUMNS, body));
+    const sessions = table("Sessions", COLUMNS, body);
+    sessions.classList.add("request-table");
+    this.list.replaceChildren(sessions);
   }
 
   async open(uuid, node = null) {
@@ -90,12 +87,13 @@ export class SessionsView {
 function sessionRow(session, isOpen) {
   const href = router.format({ view: "sessions", item: session.uuid });
   const name = session.name || session.uuid.slice(0, 8);
-  const link = h("a", { href, "aria-current": isOpen ? "true" : null }, name);
+  const link = h("a.cut", { href, "aria-current": isOpen ? "true" : null }, name);
+  const below = `${format.dayTime(session.used_at)} · ${format.compact(session.tokens)} tokens`;
   const figure = (text, style) => h("td", { class: `number ${style}` }, text);
   return h(
     "tr",
     { class: isOpen ? "linked is-open" : "linked" },
-    h("td", { title: name }, link, session.tags.map((tag) => chip([tag, "quiet plain"]))),
+    h("td", { title: name }, link, session.tags.map((tag) => chip([tag, "quiet plain"])), h("small.below", below)),
     h("td.quiet.c-580", { title: format.dateTime(session.used_at) }, format.dayTime(session.used_at)),
     figure(format.count(session.requests), "c-910"),
     figure(format.count(session.nodes), "c-910"),
@@ -121,7 +119,8 @@ function detail({ session, nodes }, trajectory, close) {
 
 // A branch stands below the trajectory it parted from.
 function nodeTree(uuid, nodes, open) {
-  const children = Map.groupBy ? Map.groupBy(nodes, (node) => node.parent) : group(nodes);
+  const children = new Map();
+  for (const node of nodes) children.set(node.parent, [...(children.get(node.parent) ?? []), node]);
   const items = [];
   const add = (parent, depth) => {
     for (const node of children.get(parent) ?? []) {
@@ -131,12 +130,6 @@ function nodeTree(uuid, nodes, open) {
   };
   add(null, 0);
   return h("ul.tree", items);
-}
-
-function group(nodes) {
-  const found = new Map();
-  for (const node of nodes) found.set(node.parent, [...(found.get(node.parent) ?? []), node]);
-  return found;
 }
 
 function nodeItem(uuid, node, depth, isOpen) {

@@ -4,7 +4,7 @@
 import { getJson } from "../api.js";
 import { h, setText } from "../dom.js";
 import * as format from "../format.js";
-import { factList, meter, panel, searchField, table } from "../parts.js";
+import { factList, panel, searchField, table } from "../parts.js";
 import { empty, failure, loading } from "../states.js";
 import { chip } from "../words.js";
 
@@ -19,8 +19,8 @@ export class StoreView {
   constructor(model) {
     this.model = model;
     this.config = null;
-    this.store = h("div.panel-body", loading(4));
-    this.process = h("div.panel-body", loading(4));
+    this.store = h("div.panel-body");
+    this.process = h("div.panel-body");
     this.field = searchField("Filter settings", () => this.fillSettings());
     this.changed = h("input", { type: "checkbox", onchange: () => this.fillSettings() });
     this.settings = h("div.settings");
@@ -51,7 +51,7 @@ export class StoreView {
 
   update() {
     const { stats } = this.model;
-    if (!stats || this.element.querySelector(".store-grid:hover")) return;
+    if (this.element.querySelector(".store-grid:hover")) return;
     this.store.replaceChildren(storeFacts(stats.store, stats.cache));
     this.process.replaceChildren(processFacts(stats));
   }
@@ -76,16 +76,13 @@ export class StoreView {
 }
 
 function storeFacts({ state, path, bytes, faults, rows }, cache) {
-  const most = Math.max(1, ...Object.values(rows));
+  const failed = faults ? h("span.bad", ` failed ${format.plural(faults, "time")} since the start`) : "";
   return factList([
-    ["State", chip(state === "usable" ? ["Usable", "good"] : [state, "bad"])],
+    ["State", [chip(state === "usable" ? ["Usable", "good"] : [state, "bad"]), failed]],
     ["File", h("code", path)],
     ["Size", format.bytes(bytes)],
-    ["Faults", faults ? h("span.bad", `${format.plural(faults, "fault")} since the start`) : "none since the start"],
-    ["Response cache", cache ? cacheWords(cache) : "unknown"],
-    ...Object.entries(rows)
-      .filter(([, count]) => count)
-      .map(([name, count]) => [name.replaceAll("_", " "), rowCount(count, most)]),
+    ["Holds", `${format.count(rows.reasonings)} reasonings, ${format.plural(rows.responses, "response")}`],
+    ["Response cache", cache === undefined ? null : cache ? cacheWords(cache) : "unknown"],
   ]);
 }
 
@@ -93,13 +90,6 @@ function cacheWords({ entries, hits, misses, saved_tokens: tokens, saved: money 
   const use = hits + misses ? ` · ${format.plural(hits, "hit")}, ${format.plural(misses, "miss", "misses")}` : "";
   const saved = hits ? ` · ${format.compact(tokens)} tokens, ${format.money(money)} saved` : "";
   return `${format.plural(entries, "answer")}${use}${saved}`;
-}
-
-// The bars have a logarithmic scale: one table has most of the rows.
-function rowCount(count, most) {
-  const bar = meter("", 1);
-  bar.set(Math.log10(1 + count) / Math.log10(1 + most));
-  return h("span.row-count", h("span.number", format.plural(count, "row")), bar.element);
 }
 
 function processFacts({ version, uptime_seconds: uptime, started_at: start, process, connections, tracing }) {

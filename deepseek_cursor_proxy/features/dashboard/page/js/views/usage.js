@@ -10,7 +10,7 @@ import { empty, failure, loading } from "../states.js";
 import { UsageCharts } from "./usage_charts.js";
 
 const RANGES = { 1: "Today", 7: "7 days", 30: "30 days", 90: "90 days" };
-const GROUPS = { model: "Model", key: "Key", api: "API", session: "Session", cause: "Cause", day: "Day" };
+const GROUPS = { model: "Model", key: "Key", api: "API", session: "Session", cause: "Cache loss", day: "Day" };
 const REFRESH_MS = 60_000;
 const MOST_ROWS = 100;
 
@@ -23,58 +23,54 @@ export class UsageView {
     this.charts = new UsageCharts();
     this.cost = new Tile("Cost");
     this.saved = new Tile("Saved by the cache");
-    this.divergence = new Tile("Lost prefixes");
+    this.divergence = new Tile("Cache losses");
     this.tokens = new Tile("Tokens");
     this.requests = new Tile("Requests");
     const tiles = [this.cost, this.saved, this.divergence, this.tokens, this.requests].map((tile) => tile.element);
-    this.table = h("div.scroll");
+    this.table = h("div");
     this.note = h("p.quiet.table-note");
     this.notice = h("div.panel");
     const groups = panel("Usage by", { class: "usage-table", aside: this.groups.element }, this.table, this.note);
-    this.content = h("div", { hidden: true }, h("div.tiles.usage-tiles", tiles), this.charts.element, groups);
+    this.overview = h("div", h("div.tiles.usage-tiles", tiles), this.charts.element);
+    this.content = h("div", { hidden: true }, this.overview, groups);
     const head = h("div.view-head", h("h1", "Usage"), this.ranges.element);
     this.element = h("div.usage", head, this.notice, this.content);
   }
 
   show({ options }) {
-    const asked = dates(options);
     this.options = options;
+    this.days = options.range in RANGES ? options.range : "30";
     this.by = options.by in GROUPS ? options.by : "model";
-    this.ranges.press(asked.range);
+    this.ranges.press(this.days);
     this.groups.press(this.by);
-    const mark = JSON.stringify([asked, this.by]);
-    if (mark === this.mark && Date.now() - this.loadedAt < REFRESH_MS) return;
-    this.mark = mark;
-    this.load(asked);
+    this.load();
   }
 
   hide() {
     this.loading?.abort();
-    this.mark = null;
   }
 
   update() {}
 
   tick() {
-    if (this.loadedAt && Date.now() - this.loadedAt > REFRESH_MS) this.load(dates(this.options));
+    if (Date.now() - this.loadedAt > REFRESH_MS) this.load();
   }
 
   choose(changes) {
     router.replace({ view: "usage", options: { ...this.options, ...changes } });
   }
 
-  async load(asked) {
+  async load() {
     this.loading?.abort();
     this.loading = new AbortController();
     this.loadedAt = Date.now();
     if (this.content.hidden) this.showNotice(loading(8));
-    const ask = (by) =>
-      getJson(`/api/usage${query({ since: asked.since, until: asked.until, by })}`, this.loading.signal);
+    const ask = (by) => getJson(`/api/usage${query({ days: this.days, by })}`, this.loading.signal);
     try {
       const [byDay, byGroup] = await Promise.all([ask("day"), this.by === "day" ? null : ask(this.by)]);
-      this.fill(asked, byDay, byGroup ?? byDay);
+      this.fill(byDay, byGroup ?? byDay);
     } catch (error) {
-      if (error.name !== "AbortError") this.showNotice(failure(error, () => this.load(asked)));
+      if (error.name !== "AbortError") this.showNotice(failure(error, () => this.load()));
     }
   }
 
@@ -84,7 +80,7 @@ export class UsageView {
     this.notice.replaceChildren(notice);
   }
 
-  fill(asked, byDay, byGroup) {
+  fill(byDay, byGroup) {
     format.setCurrency(byDay.currency);
     if (byDay.total.requests === 0) {
       const words = "Every request that ends is counted here: tokens, time and what it cost.";
@@ -93,14 +89,16 @@ export class UsageView {
     }
     this.notice.hidden = true;
     this.content.hidden = false;
+    // A single day has nothing to draw, and its sums are the last line of the table.
+    this.overview.hidden = byDay.groups.length === 1;
     this.fillTiles(byDay.total);
-    this.charts.update(asked, byDay);
+    this.charts.update(byDay);
     const groups = [...byGroup.groups].sort(
       this.by === "day" ? (a, b) => b.name.localeCompare(a.name) : (a, b) => (b.cost ?? -1) - (a.cost ?? -1),
     );
     this.table.replaceChildren(usageTable(GROUPS[this.by], groups.slice(0, MOST_ROWS), byGroup.total));
     const cut = groups.length > MOST_ROWS ? `The first ${MOST_ROWS} of ${format.count(groups.length)}. ` : "";
-    setText(this.note, `${cut}Times are medians. Costs are estimates from the list prices.`);
+    setText(this.note, `${cut}Times are medians, costs estimates from list prices, days those of the proxy's clock.`);
   }
 
   fillTiles(total) {
@@ -110,7 +108,7 @@ export class UsageView {
       : "at list prices";
     this.cost.set(format.money(total.cost), unknown, "estimate");
     this.saved.set(format.money(total.saved), `${format.share(total.hit_tokens, input)} of the input cached`);
-    this.divergence.set(format.money(total.divergence_cost), "input that could have been cached");
+    this.divergence.set(format.money(total.divergence_cost), "for input that had been cached");
     this.tokens.set(
       format.compact(input + total.output_tokens),
       `${format.compact(total.output_tokens)} output, ${format.compact(total.thinking_tokens)} thinking`,
@@ -119,23 +117,11 @@ export class UsageView {
   }
 }
 
-// The first and last day, by the clock of this machine.
-function dates({ range }) {
-  const days = range in RANGES ? Number(range) : 30;
-  return { range: String(days), since: iso(days - 1), until: iso(0) };
-}
-
-function iso(daysAgo) {
-  const day = new Date();
-  day.setDate(day.getDate() - daysAgo);
-  const digits = (value) => String(value).padStart(2, "0");
-  return `${day.getFullYear()}-${digits(day.getMonth() + 1)}-${digits(day.getDate())}`;
-}
-
 function usageTable(name, groups, total) {
   const columns = [[name, "w-name"], ...Object.keys(figures(total)).map((column) => [column, "number"])];
   const isChat = name === GROUPS.session;
   const rows = groups.map((group) => usageRow(group.name || "–", group, isChat));
+  // On a narrow screen a row is a card, which repeats the names of the columns.
   return table(`Usage by ${name.toLowerCase()}`, columns, h("tbody", rows), h("tfoot", usageRow("Total", total)));
 }
 
@@ -143,7 +129,7 @@ function usageRow(name, group, isChat = false) {
   return h(
     "tr",
     h("td", { title: name }, isChat ? h("a", { href: `#/chats/${name}` }, name) : name),
-    Object.values(figures(group)).map((figure) => h("td.number", figure)),
+    Object.entries(figures(group)).map(([label, figure]) => h("td.number", { "data-label": label }, figure)),
   );
 }
 
@@ -159,7 +145,7 @@ function figures(group) {
     "First token": format.seconds(group.first_token_seconds?.p50),
     Total: format.seconds(group.seconds?.p50),
     Saved: format.money(group.saved),
-    "Lost prefix": format.money(group.divergence_cost),
+    "Cache loss": format.money(group.divergence_cost),
     Cost: format.money(group.cost),
   };
 }

@@ -14,7 +14,7 @@ export class UsageCharts {
     this.cost = new Chart({
       title: "Cost per day, by model",
       kind: "columns",
-      format: (value) => format.money(value),
+      format: format.money,
       axis: format.roundMoney,
     });
     this.tokens = new Chart({
@@ -36,7 +36,7 @@ export class UsageCharts {
     this.element = h("div.grid.charts", ...all.map((chart) => chart.element));
   }
 
-  update({ since, until }, { days: known, groups, total }) {
+  update({ since, until, days: known, groups, total }) {
     const days = range(since, until);
     const models = new Map(known.map((each) => [each.day, each.models]));
     const byDay = new Map(groups.map((each) => [each.name, each]));
