@@ -3,26 +3,25 @@
 A request passes this list from the top, its reply from the bottom; no folder imports one above it:
 
     cli         commands; serve, signals; set-up, doctor, service, tunnel, demo
-    admin       a second listener for the owner: dashboard, metrics, health
+    proxy       puts core and features together
+    features    Responses, Messages, web search, sessions, usage, named keys, Redis, dashboard, traces and others
     server      accept connections, read requests, send replies
-    api         routes and endpoints: chat completions, Responses, Messages, models, passthrough
+    api         routes and endpoints: chat completions, models
     exchange    one generation: restore the reasoning, call DeepSeek, store the new reasoning, yield deltas
-    sessions    trajectories, recorded and exported
-    usage       the ledger of requests and costs; prices
-    observers   events of a request; console, traces
+    observers   events of a request; console, request log
     protocols   the JSON of clients <-> the canonical conversation
-    reasoning   identify a turn, restore its reasoning, show it, take it out again; compare a chat with its last request
-    upstream    calls to DeepSeek: connect, pool, limit, retry, read the response
+    reasoning   identify a turn, restore its reasoning, show it, strip it again; compare a chat with its last request
+    upstream    calls to DeepSeek: connect, pool, limit, read the response
     tokens      counting prompt tokens
-    storage     one SQLite file: reasonings, responses, usage
-    deepseek    what DeepSeek accepts and sends; errors, model names
+    storage     one SQLite file: reasonings, learned values
+    deepseek    what DeepSeek accepts and sends; errors, model names, prices
     net, http1  waiting on sockets; HTTP as bytes
     config      every setting, declared once
 
-Files that all of them may use: `conversation` has the values that travel (Message, ChatRequest, Delta), `access` says
-who may use the proxy, `errors` what a client reads of a failure. `chat_memory` only saves time: a chat sends nearly all
-of its messages again. tests/test_architecture.py says which folder imports which.
-Reading order: conversation, reasoning/identity, reasoning/restore, exchange/exchange, api/routes; then what you need.
+Files for all of them: `conversation` has the values that travel (Message, ChatRequest, Delta), `access` decides who may
+use the proxy, `errors` has every failure with its status. `chat_memory` only saves time: a chat sends nearly all of its
+messages again. tests/test_architecture.py says which folder imports which.
+Read first: conversation, reasoning/identity, reasoning/restore, exchange/exchange, api/routes.
 """
 
 __version__ = "0.1.0"

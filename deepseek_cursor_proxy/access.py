@@ -7,7 +7,7 @@ about it decides anything: only the key counts, and it is checked before the bod
     else, pinned       the first key that DeepSeek accepted since the start
     else               any key that DeepSeek accepts
 
-A key of [keys.NAME] is an access key with a name, which may expire. Its limits are kept by `usage/limits`.
+A key of [keys.NAME] is an access key with a name, which may expire. `features/keys` has its limits.
 
 The owner's keys ([passthrough], [upstreams], DEEPSEEK_API_KEY) are spent for access keys or the pinned key only, on
 every address, even where other callers are served with their own keys. A request under a name that is not the proxy's

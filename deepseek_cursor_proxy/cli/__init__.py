@@ -7,19 +7,17 @@ command that looks at something creates no file.
     commands          the table of commands: flags, and what they run
     parser            the parser of that table; the settings as flags, and the configuration that follows
     serve, signals    the running proxy and its signals; the text at its start (welcome)
-    store             how much is stored; all of it deleted
-    usage             what was used and what it cost; the balance of the account
-    access_key        a new key for a client, or the digest of one
-    questions         what a person at the terminal is asked
-    run_command       a client as a child that uses the proxy; setup.launches has what each client gets
-    setup_command     the configuration of clients: shown, changed and put back; setup has the clients
-    service           the proxy as a service of systemd or launchd
-    doctor_command    what is wrong with the set-up, and the remedy; doctor has the checks
+    store             counts or deletes stored reasoning and responses
+    access_key        creates a key for a client, or prints the digest of one
+    questions         asks the user at the terminal
+    run_command       runs a client that uses the proxy; setup.launches has what each client gets
+    setup_command     configures clients, or undoes that; setup has the clients
+    service           runs the proxy as a service of systemd or launchd
+    doctor_command    finds problems and names the remedy; doctor has the checks
     tunnel            a public address, for serve
-    demo              a chat that needs no key
-    dashboard         the link to the dashboard, printed and opened
-    sessions          recorded trajectories: listed, shown and exported
+    demo              plays a chat that needs no key
 
+Commands of a feature are in its folder.
 Other folders import only `main`.
 """
 

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 # imports what it needs by itself.
 _SECONDS_BEFORE_WARM_UP = 0.1
 
-# As many as `admin/service` has, which is not imported where there is no admin listener.
+# As many as `features/dashboard/service` has, which is not imported where there is no admin listener.
 _ADMIN_CONNECTIONS = 64
 
 ConfigLoader = Callable[[], LoadedConfig]

@@ -7,14 +7,11 @@
     upstreams          the servers that calls go to, in which order, and the form of reasoning that each has
     recorder           stores each turn that is complete
     choices            several answers (n > 1), with the same interface
-    response_cache     identical questions, answered without a call
-    admission          the limits of named keys
-    background_jobs    work without a client: Job, Jobs
     services           everything that exchanges and endpoints share
 
 What happens on a failure (a 429, a refused key, a broken answer, missing reasoning): `attempt` raises the error,
 `exchange` calls `Failover.after`. That asks the table `next_step`, waits or changes to another key or upstream, and
 returns the next attempt, which `exchange` sends, or raises the error that the client gets.
 
-Modules that only some proxies need (choices, admission, written calls) are imported where they are used.
+Modules that only some proxies need (choices, written calls) are imported where they are used.
 """

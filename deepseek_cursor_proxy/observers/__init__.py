@@ -2,11 +2,9 @@
 
     events              the events of a request, and Observers, which pass them on
     console             four log lines per request
-    request_log         the requests in flight and the last thousand that ended, without a text of them
-    trace               one JSON file per request; `explain` reads it
+    request_log         the requests in flight and the last thousand that ended, without their texts
     standard_streams    stdout, stderr and a log that never block or stop the program
 
-A new observer is a class with a table `handlers`, added in `exchange/services` (see its field `observers`); one that
-needs only how requests ended subscribes to the RequestLog.
-Other folders import `events` to emit; `exchange/services` and `cli` import the others.
+An observer is a class with a table `handlers`; one that needs only the ends of requests subscribes to the RequestLog.
+Other folders import `events` to emit; those that put the proxy together, and `cli`, import the others.
 """

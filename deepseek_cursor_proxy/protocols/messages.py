@@ -180,7 +180,7 @@ def _function_call(call_id: str, function: Json, param: str) -> ToolCall:
     return ToolCall(call_id, optional_string(function, "name", param) or "", arguments_text(function.get("arguments")))
 
 
-# As `responses_envelope` numbers its items; pi 0.74 cuts the two ids at 64 characters.
+# As the Frame of `features/responses` numbers its items; pi 0.74 cuts the two ids at 64 characters.
 _ITEM_ID = re.compile(r"(?<=.{8})_fc_[0-9a-f]{8,32}(?:_\d{0,6})?\Z")
 
 ERROR_LINE = "[the tool reported an error]"

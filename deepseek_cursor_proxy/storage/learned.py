@@ -20,7 +20,7 @@ _CONFIRMING_ANSWERS = 2
 
 
 class ReasoningForms:
-    """By base URL, the form in which an upstream's answers have their reasoning; `exchange.host_choice` learns it.
+    """By base URL, the form in which an upstream's answers have their reasoning; `exchange/upstreams` learns it.
 
     A form is confirmed when two answers in a row show it; until then it is used only if the answer that showed it
     leaves no doubt, and never written. A row is written when another form is confirmed.

@@ -2,7 +2,7 @@
 
     subject                   what a check looks at, and the finding that it returns
     this_machine              Python, the settings, port, dashboard and public address, the store, clients
-    upstreams, engine         the way to each upstream, keys, balance and models; the engine that proxies share
+    upstreams                 the way to each upstream, keys, balance and models
     privacy                   findings without anything private
 
 A check is one function, from a Subject to its findings. Nothing is changed: no file is written but an empty one beside

@@ -2,8 +2,8 @@
 
 The Subject has the settings, also damaged ones, the user's key, and the proxy that runs, whose upstream counts. It is
 made once, of values only, so that a test can make up any machine. The proxy that runs with a store is found by the
-files that it leaves beside it. Its admin listener first proves itself (`admin/running`), then gets the key in admin.key
-and tells the rest.
+files that it leaves beside it. Its admin listener first proves itself (`features/dashboard/running`), then gets the key
+in admin.key and tells the rest.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """UpstreamApi: what the exchange needs to know about one of DeepSeek's APIs, and CHAT, the one used by default.
 
 The endpoint chooses an API when a request comes in. The exchange works on the canonical conversation and calls the
-functions below; no other code depends on which API it is. `responses_api.RESPONSES` and `messages_api.MESSAGES` are the
-others, and `chat_api_for` makes one for another host of the models.
+functions below; no other code depends on which API it is. `features/web_search` has the others, and `chat_api_for`
+makes one for another host of the models.
 """
 
 from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ tools, the tool_choice and the history, and its calls go to the client under its
 
 A sent name depends on the name alone unless another tool of the request has it, so a chat has the same bytes every
 time, also when tools are added, and a call in its history has a name even if its tool is gone. Identity, the store and
-the writers know the client's names only; chat_stream.OwnNameReader puts them into an answer.
+the writers know the client's names only; `chat_stream.read_own_names` puts them into an answer.
 
 DeepSeek refuses a whole request for one schema without `type: "object"` at its root; the Codex app (26.803) sends one
 with every request. Changed is:

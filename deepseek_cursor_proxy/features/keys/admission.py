@@ -2,7 +2,7 @@
 
 What a request may use is an estimate: the prompt by its characters, none of it cached; for the answer `max_tokens`,
 else the model's usual answer according to the ledger, else 4,096 tokens; all of it for each of n choices. The price is
-the highest of the upstreams that serve the model. `usage/limits` reserves and settles; callers without a name never
+the highest of the upstreams that serve the model. `limits` reserves and settles; callers without a name never
 come here.
 """
 

@@ -3,7 +3,7 @@
     admit     before the upstream is called, reserve what the request may use; raises OverLimit or OverBudget
     end       when it is over, replace the reservation by what it did use
 
-A Limiter holds no figures of its own: the engine (`storage.limits`) does, for all processes that share it. A
+A Limiter has no figures of its own: a LimitStore has them, for all processes that share it. A
 reservation is a lease, renewed by a thread while its request runs. Minutes, days and months are those of UTC; a request
 counts in the period in which it was admitted, however long it takes.
 

@@ -1,10 +1,10 @@
 """DeepSeek's own Responses API: canonical request -> items, response or its events -> canonical deltas.
 
 The API stores nothing, so every call brings the whole history. No item has an id: DeepSeek's prefix cache hits only on
-equal text. `responses_writer` makes the ids and the state that clients see, from the same deltas as for a chat.
-Custom tools are functions here. DeepSeek would accept a custom tool named apply_patch, but no other, so that would only
-be a second way to do the same. A turn for which DeepSeek ran tools itself goes back with their items in their places,
-and with their ids: by these DeepSeek finds the results again.
+equal text. `features/responses/writer` makes the ids and the state that clients see, from the same deltas as for a
+chat. Custom tools are functions here. DeepSeek would accept a custom tool named apply_patch, but no other, so that
+would only be a second way to do the same. A turn for which DeepSeek ran tools itself goes back with their items in
+their places, and with their ids: by these DeepSeek finds the results again.
 
 Answers are read as tolerantly as in chat_api. Items of tools that DeepSeek runs itself stay as they are: a ServerPiece
 when one begins, while it searches, and with the whole item. Sources of a text stay as they are, too.
