@@ -186,13 +186,13 @@ class Access:
         pinned = self._state.pinned
         if pinned is None:
             return Unauthorized(
-                "This model is asked with a key of the proxy's owner, and it is not known yet who that is. "
+                "This model is called with a key of the proxy's owner, and no caller has proved to be the owner yet. "
                 "Ask a DeepSeek model first, or name your key in access_keys."
             )
         if not _is_among(caller.key, (pinned,)):
             return Unauthorized(
-                "This model is asked with a key of the proxy's owner, for the first key that DeepSeek accepted since "
-                "it started. Use that key, or restart the proxy to use another one; the owner can name several in "
+                "This model is called with a key of the proxy's owner, which only the first key that DeepSeek accepted "
+                "may spend. Use that key, or restart the proxy to use another one; the owner can name several in "
                 "access_keys."
             )
         return None

@@ -30,7 +30,7 @@
     ClientGone                  the client closed its connection
     StartupError                the process cannot start; one line, exit code 2
 
-Foreign exceptions become these in upstream, storage and server only; no other code catches them.
+Only upstream, storage and server catch exceptions of the libraries, and raise these.
 """
 
 from collections.abc import Mapping
@@ -127,7 +127,7 @@ class TooLarge(ProxyError, status=413, type="invalid_request_error", code="reque
 
 
 class UnknownEncoding(ProxyError, status=415, type="invalid_request_error", code="unsupported_content_encoding"):
-    """The body is compressed in a way that is not read here."""
+    """The compression of the body is not supported."""
 
 
 class UpgradeRefused(ProxyError, status=426, type="invalid_request_error", code="upgrade_refused"):

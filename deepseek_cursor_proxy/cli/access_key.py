@@ -30,7 +30,7 @@ _TEXTS = {
     "expires": "last day it is served, such as 2027-03-31",
     "group": "group whose limits it shares",
     "upstream_key_env": "variable with the key that DeepSeek gets for it",
-    "note": "a line about it",
+    "note": "your own note about it",
 }
 
 

@@ -5,8 +5,8 @@ back, thinking block included, keeps the ids of tool calls, and drops `reasoning
 one rule that this breaks: a history whose turns lack their reasoning gets DeepSeek's 400.
 
 Each request is recorded at both ends (what Cursor sent, what DeepSeek received, what Cursor got) and judged by the
-reasoning that DeepSeek remembers, never by what the proxy says about itself. Loopback only, no file; everything that is
-started has ended before `run` returns.
+reasoning that DeepSeek remembers, never by the proxy's own reports. Loopback only, no file; everything that is started
+has ended before `run` returns.
 """
 
 import hashlib
@@ -298,7 +298,7 @@ def _refusal(request: _Request) -> str:
 
 
 def _shown(answer: _Answer) -> Iterator[tuple[str, str]]:
-    """What is on Cursor's screen: the thinking that folds, the text, the tools it is asked to run."""
+    """The answer on Cursor's screen: the folded thinking, the text, the tools to run."""
     block = block_at(answer.content)
     if block is not None:
         yield "Cursor shows", f"[Thinking] {block.reasoning}"

@@ -47,7 +47,7 @@ Check = Callable[[Subject], Sequence[Finding]]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--report", action="store_true", help="leave out everything private, to paste into an issue")
+    parser.add_argument("--report", action="store_true", help="without anything private, to paste into an issue")
 
 
 def run(options: dict[str, Any]) -> int:

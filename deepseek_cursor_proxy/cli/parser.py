@@ -1,8 +1,7 @@
 """The parser of the command line: a table of Commands in, the options of one of them out; and the settings as flags.
 
-Flags count by their full names only. What is wrong is a StartupError of one line, without keys that stand in it. A flag
-of a setting has no default of its own: what is absent comes from the environment, the file or the declaration, which
-also check the values (`config`).
+Only full names of flags are accepted. A mistake is a StartupError of one line, with keys removed. The flag of a setting
+has no default: `config` takes an absent one from the environment, the file or the declaration, and checks the values.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import safe_text
 
-_DESCRIPTION = "DeepSeek's thinking models in Cursor, Codex, Claude Code and others"
+_DESCRIPTION = "DeepSeek's thinking models in your coding agent"
 _EPILOG = "`help COMMAND` explains a command; `serve --help-all` lists all settings."
 
 # Settings as flags …
@@ -69,7 +68,7 @@ class _HelpAll(argparse.Action):
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
-    """Add what leads to the files of a proxy: its configuration, and its store if that is a flag there."""
+    """Add the flags that lead to the files of a proxy: its configuration, and its store if that was a flag."""
     add_config(parser)
     help = "the store of the proxy, if it was started with this flag"
     flag = "--reasoning-content-path"
@@ -142,7 +141,7 @@ class Command(NamedTuple):
 
 
 def parse(words: list[str], commands: Sequence[Command]) -> dict[str, Any]:
-    """The options of a command line; unknown words are refused by the parser of its command."""
+    """The options of a command line; the parser of its command refuses unknown words."""
     namespace, unknown = build_parser(words[0], commands).parse_known_args(words)
     options = vars(namespace)
     parser: _Parser = options.pop("parser")
@@ -157,7 +156,7 @@ def run(options: dict[str, Any]) -> int:
 
 
 def resolve(named: Any) -> Any:
-    """What a name of the table stands for; anything else is itself."""
+    """The function that a name in the table refers to; any other value unchanged."""
     if not isinstance(named, str):
         return named
     module, _, name = named.partition(":")
@@ -243,7 +242,7 @@ _SCRIPT = "deepseek-cursor-proxy"
 
 
 def program_name(*, anywhere: bool = False) -> str:
-    """The command that starts this program again in this folder, or `anywhere`: in a checkout nothing is installed."""
+    """The command that starts this program again, in this folder or `anywhere`: a checkout installs nothing."""
     started = Path(*sys.argv[:1]).absolute()
     if started.suffix == ".pyz":
         return _join([_python(), str(started)])
@@ -254,7 +253,7 @@ def program_name(*, anywhere: bool = False) -> str:
 
 
 def _module(root: Path, *, anywhere: bool) -> str:
-    """`python -m` for a package in this folder; with the way to it if Python does not look there by itself."""
+    """`python -m` for a package in this folder, with its path if Python does not search there by itself."""
     is_installed = root.name in ("site-packages", "dist-packages")
     name = f"{_python(any_copy=not is_installed)} -m deepseek_cursor_proxy"
     # The folder in which `python -m` was started.
@@ -265,7 +264,7 @@ def _module(root: Path, *, anywhere: bool) -> str:
 
 
 def _python(*, any_copy: bool = True) -> str:
-    """Python by a name by which the shell finds it, or, unless `any_copy` of this version will do, it alone."""
+    """The name under which the shell finds this Python or, with `any_copy`, one of its version; else its path."""
     typed = Path(*sys.orig_argv[:1])
     if len(typed.parts) == 1 or shutil.which(typed.name) == str(typed):
         return typed.name

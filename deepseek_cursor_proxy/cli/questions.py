@@ -59,13 +59,13 @@ def confirm(command: str, question: str) -> None:
 
 
 def require_terminal(command: str) -> None:
-    """Raise StartupError if there is nobody to ask."""
+    """Raise StartupError if no person can answer."""
     if not can_ask():
         raise StartupError(f"{command} asks before it changes anything, and this is not a terminal: add --yes")
 
 
 def ask_secret(prompt: str) -> str:
-    """A secret that is typed without echo, without blanks around it; empty if none is."""
+    """Ask for a secret, typed without echo; empty if none is typed."""
     if not can_ask():
         return ""
     from getpass import getpass

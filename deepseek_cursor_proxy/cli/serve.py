@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A supervisor asks for /healthz at once, and importing the rest would delay that answer. A chat that comes earlier
-# imports what it needs by itself.
+# A supervisor asks for /healthz at once, and importing the rest would delay that answer. An earlier chat imports what
+# it needs itself.
 _SECONDS_BEFORE_WARM_UP = 0.1
 
 # As many as `features/dashboard/service` has, which is not imported where there is no admin listener.
@@ -198,7 +198,7 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
 def _open_admin(
     server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path, stack: contextlib.ExitStack
 ) -> "AdminService | None":
-    """The admin listener. The proxy also runs without one, unless it was told where to listen."""
+    """The admin listener. The proxy also runs without one, unless the settings name its host."""
     from deepseek_cursor_proxy.features.dashboard.service import AdminService
 
     try:

@@ -1,10 +1,10 @@
-"""The `service` command: install the proxy as a service of the user, remove it, show how it is and what it printed.
+"""The `service` command: install the proxy as a service of the user, remove it, show its state and its log.
 
-Two systems are known: a unit of systemd and an agent of launchd. `install` shows what it writes and runs, and asks; the
-settings that were given, as flags or by the environment, become flags of the service. Keys are not written into it.
-The service starts this installation again, from a checkout, an environment or a zip archive. An environment (pip, pipx,
-uv) is named by its own Python. What `uvx` and `pipx run` make is deleted some day, so no service is made of it.
-Installing twice gives the same as once: the file is replaced and the service started anew.
+Two systems are supported: a unit of systemd and an agent of launchd. `install` shows what it writes and runs, and asks
+first; settings given as flags or by the environment become flags of the service. Keys are not written into it. The
+service starts this installation again, from a checkout, an environment or a zip archive. An environment (pip, pipx, uv)
+is named by its own Python. Environments of `uvx` and `pipx run` are temporary, so they are refused. Installing twice
+gives the same as once: the file is replaced and the service restarted.
 """
 
 import argparse
@@ -160,9 +160,9 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command("install", "show the service's file, write it and start it", _install, _add_install_flags, add_settings),
+    Command("install", "show its file, install the service and start it", _install, _add_install_flags, add_settings),
     Command("uninstall", "stop the service and remove it", _uninstall, _add_yes, settings=None),
-    Command("status", "show whether it is running", _status, settings=None),
+    Command("status", "show whether it runs", _status, settings=None),
     Command("logs", "show the last lines it printed", _logs, settings=None),
 )
 

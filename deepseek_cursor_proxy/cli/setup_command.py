@@ -48,24 +48,24 @@ NAMES = (*CLIENTS, CURSOR)
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client", nargs="?", choices=NAMES, metavar="CLIENT", help=", ".join(NAMES))
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--print", action="store_true", help="print what to add by hand, and change nothing")
-    which.add_argument("--undo", action="store_true", help="put back what was there before")
+    which.add_argument("--print", action="store_true", help="print the lines to add by hand; change nothing")
+    which.add_argument("--undo", action="store_true", help="undo what setup changed")
     # Not `model`: that is the setting of the proxy.
     parser.add_argument(
         "--model",
         dest="client_model",
         choices=MODELS[::-1],
         default=clients.FLASH,
-        help="the model that the client asks for (default %(default)s)",
+        help="model of the client (default %(default)s)",
     )
     parser.add_argument("--yes", action="store_true", help="skip confirmation")
     parser.add_argument("--show", action="store_true", help="show new files whole, such as Codex's model catalogue")
     parser.add_argument(
         "--flash-subagents",
         action="store_true",
-        help="claude-code: have the proxy send sub-agents and small requests to Flash, and `usage` show the saving",
+        help="claude-code: the proxy sends sub-agents and small requests to Flash; `usage` shows the saving",
     )
-    parser.add_argument("--url", type=_root_url, help="the address of the proxy (default: the running one)")
+    parser.add_argument("--url", type=_root_url, help="address of the proxy (default: the running one)")
 
 
 def _root_url(text: str) -> str:
@@ -106,11 +106,11 @@ def run(options: dict[str, Any]) -> int:
     return code
 
 
-# What the clients are pointed at …
+# The proxy that clients shall use …
 
 
 def _endpoint(config: ProxyConfig, url: str | None) -> tuple[ProxyEndpoint, str | None]:
-    """By the flag, else the proxy that runs with this store, else the settings; and its public address, if any."""
+    """The address by the flag, else of the proxy that runs with this store, else by the settings; its public URL."""
     variable = clients.ACCESS_KEY_VARIABLE if config.served_keys else clients.DEEPSEEK_KEY_VARIABLE
     if url is not None:
         return ProxyEndpoint(url, variable), url
@@ -156,7 +156,7 @@ def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, options: 
     try:
         plan = changes.plan(client.name, client.targets(machine, endpoint), history, is_undo=is_undo)
         if not any(change.is_needed for change in plan):
-            state = "has nothing from setup" if is_undo else f"already points to {endpoint.root}"
+            state = "has nothing from setup" if is_undo else f"already uses {endpoint.root}"
             print(f"{client.title} {state}; nothing was changed.")
             if is_undo:
                 history.forget(client.name)
@@ -181,7 +181,7 @@ def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, options: 
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
         raise StartupError(f"nothing was changed: {reason}") from None
     undo = f"`{program_name()} setup {client.name} --undo`"
-    print(f"{client.title} now points to {endpoint.root}; {undo} puts everything back.")
+    print(f"{client.title} now uses {endpoint.root}; {undo} reverts it.")
     _print_backups(backups)
     return 0
 
@@ -191,7 +191,7 @@ def _print_backups(backups: Sequence[Path]) -> None:
         print(f"  before   {backup}")
 
 
-# A key by its name, unless a variable or its name is in its place, or a price: `input_cost_per_token: 1.32e-06`.
+# A key after its name; no variable and no name of one, and no price: `input_cost_per_token: 1.32e-06`.
 _KEY_VALUE = re.compile(
     r"""((?<!env_)(?:keys?|token|secret|password|authorization)["']?\s*[:=]\s*["'\[]*(?:bearer\s+)?)"""
     r"""(?![$\]{]|[A-Z_]+_KEY\b|\d+[.e][\de.-]+,?$)[^\s"',\[]+""",
@@ -216,15 +216,15 @@ def _print_change(change: FileChange, endpoint: ProxyEndpoint, *, shows_all: boo
 
 
 def _list(machine: Machine, endpoint: ProxyEndpoint) -> int:
-    print(f"{'client':<13} {'is here':<13} points to {endpoint.root}")
+    print(f"{'client':<13} {'installed':<13} uses {endpoint.root}")
     for client in CLIENTS.values():
         found = status(client, machine, endpoint)
         here = "yes" if found.is_installed else "settings only" if found.has_file else "-"
         words = {True: "yes", False: "no", None: f"unknown: {found.fault}"}
         print(f"{client.name:<13} {here:<13} {words[found.points_here]}")
     setup = f"{program_name()} setup"
-    print(f"{CURSOR:<13} {'':<13} is set up by hand: `{setup} {CURSOR}` prints what to enter")
-    print(f"`{setup} codex`, for example, shows the change and asks; with --undo it takes it back.")
+    print(f"{CURSOR:<13} {'':<13} by hand: `{setup} {CURSOR}` prints what to enter")
+    print(f"`{setup} codex`, for example, shows the change and asks first; --undo reverts it.")
     return 0
 
 
@@ -240,7 +240,7 @@ def _print_notes(client: Client, machine: Machine, endpoint: ProxyEndpoint, conf
     if config.served_keys:
         _offer_access_key(config, endpoint.key_variable if client.key_variable is None else client.key_variable)
     if variable := missing_variable(client, machine, endpoint):
-        print(f"{client.title} takes {endpoint.key_word} from {variable}, which is not set here. Before you start it:")
+        print(f"{client.title} reads {endpoint.key_word} from {variable}, which is not set. Run:")
         for line in _set_variable(variable, machine):
             print(f"  {line}")
     if endpoint.rule_file is not None:
@@ -254,16 +254,16 @@ def _print_notes(client: Client, machine: Machine, endpoint: ProxyEndpoint, conf
 
 
 def _set_variable(variable: str, machine: Machine) -> Iterator[str]:
-    """How to set a variable, today and for every shell after it."""
+    """How to set a variable, in this shell and in later ones."""
     if machine.system == "win32":
-        yield f"setx {variable} {HIDDEN_KEY}      (it counts in every terminal that you open from then on)"
+        yield f"setx {variable} {HIDDEN_KEY}      (for every terminal that you open after it)"
         return
     shell = Path(machine.environment.get("SHELL", "")).name
     # Terminals of macOS start login shells, and as one bash does not read ~/.bashrc.
     bash = "~/.bash_profile" if machine.system == "darwin" else "~/.bashrc"
     file = {"zsh": "~/.zshrc", "bash": bash}.get(shell, "the file that your shell reads at its start")
     yield f"export {variable}={HIDDEN_KEY}"
-    yield f"For tomorrow as well, put that line into {file}."
+    yield f"To keep it, add that line to {file}."
 
 
 def _is_answered(root: str) -> bool:
@@ -276,7 +276,7 @@ def _is_answered(root: str) -> bool:
 
 
 def _offer_access_key(config: ProxyConfig, variable: str) -> None:
-    """The proxy takes access keys only; make one up if the client's variable has none of them."""
+    """The proxy accepts only access keys; offer to make one if the client's variable has none."""
     present = os.environ.get(variable, "") if variable else ""
     if present and any(AccessKey.of(present).digest == key.digest for key in config.served_keys):
         return

@@ -66,7 +66,7 @@ class Signals:
 
     @contextlib.contextmanager
     def call_on_stop(self, on_stop: Callable[[], None]) -> Iterator[None]:
-        """While in this context, the handler also calls `on_stop` for a request to stop."""
+        """In this context the handler also calls `on_stop` for a request to stop."""
         self._on_stop = on_stop
         try:
             yield

@@ -73,7 +73,7 @@ def print_secret(options: dict[str, Any]) -> None:
     known = given_secret(config.secret_file) or read_secret(store)
     print((known or os.urandom(SECRET_BYTES)).hex(), flush=True)
     if known is None:
-        print("deepseek-cursor-proxy: there was none yet; this is a new one, for every proxy", file=sys.stderr)
+        print("deepseek-cursor-proxy: there was no secret yet; this new one is for every proxy", file=sys.stderr)
 
 
 def check_engine(config: ProxyConfig) -> None:

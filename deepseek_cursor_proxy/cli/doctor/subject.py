@@ -1,9 +1,9 @@
 """What a check gets, a Subject, and what it returns: Findings, with the remedy if something is wrong.
 
-The Subject has the settings, also damaged ones, the user's key, and the proxy that runs, whose upstream counts. It is
-made once, of values only, so that a test can make up any machine. The proxy that runs with a store is found by the
-files that it leaves beside it. Its admin listener first proves itself (`features/dashboard/running`), then gets the key
-in admin.key and tells the rest.
+The Subject has the settings, also damaged ones, the user's key, and the running proxy, whose upstream is checked. It is
+built once, of values only, so that a test can describe any machine. A running proxy is found by the files that it keeps
+beside its store. Its admin listener first proves itself (`features/dashboard/running`), then gets the key in admin.key
+and answers with its state.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def failed(name: str, text: str, remedy: str) -> Finding:
 
 
 def skipped(name: str, text: str, remedy: str = "") -> Finding:
-    """There was nothing to check; `remedy` says how it can be checked."""
+    """Nothing could be checked; `remedy` says how it can be."""
     return Finding(name, Level.SKIPPED, text, remedy)
 
 
@@ -157,8 +157,9 @@ def _ask_settings(store: Path, url: str, key: str | None) -> Mapping[str, str]:
                 return {str(each["name"]): str(each["value"]) for each in json.loads(answer.body)["settings"]}
     return {}
 
+    # The settings that decide where a running proxy sends requests; the variables of this command may differ.
 
-# What decides where a running proxy sends requests, whatever the variables of this command are.
+
 _UPSTREAM_KEYS = (*("base_url", "upstream_host", "model", "models", "upstreams", "allow_plain_http_upstream"),)
 
 

@@ -59,7 +59,7 @@ STORE, DISK = "store", "disk"
 SYSTEM = f"{platform.system()} {platform.release()} {platform.machine()}"
 # The first with STRICT tables. Python uses that of the system, which may be much older.
 _OLDEST_SQLITE = (3, 37)
-# A file of a gigabyte takes longer to read through; then the rest is not.
+# A file of a gigabyte takes longer to read; its rest is not checked.
 _READ_THROUGH_SECONDS = 2.0
 _STEPS_BETWEEN_LOOKS = 10_000
 # SQLite needs some for its log, and a chat adds about a megabyte.
@@ -133,7 +133,7 @@ def free_port(config: ProxyConfig) -> int:
 
 
 def _port_finding(config: ProxyConfig, error: OSError | UnicodeError) -> Finding:
-    """What it means that listening failed; a proxy of ours may be the reason."""
+    """The finding for a port that cannot be listened on; a proxy of ours may be the reason."""
     address = authority(config.host, config.port)
     if isinstance(error, (socket.gaierror, UnicodeError)) or error.errno == errno.EADDRNOTAVAIL:
         text = f"{address} is not an address of this machine"
@@ -152,7 +152,9 @@ def check_dashboard(subject: Subject) -> list[Finding]:
         return [skipped(DASHBOARD, "off (admin_port = 0)")]
     if facts.key_state == "unreadable":
         text = f"{facts.key_path} cannot be read, or holds no key"
-        return [failed(DASHBOARD, text, "make it yours alone (chmod 600), or delete it: the next start writes one")]
+        return [
+            failed(DASHBOARD, text, "make it readable for you (chmod 600), or delete it: the next start writes one")
+        ]
     if facts.key_state == "exposed":
         return [warning(DASHBOARD, f"other users can read {facts.key_path}", f"chmod 600 {facts.key_path}")]
     if not facts.url:
@@ -186,7 +188,7 @@ def check_tunnel(subject: Subject) -> list[Finding]:
     findings = []
     for url in dict.fromkeys(urls):
         if problem := _problem_at(url):
-            remedy = "start the proxy and its tunnel again, and paste the URL that it prints into Cursor"
+            remedy = "restart the proxy with its tunnel, and paste the URL that it prints into Cursor"
             findings.append(failed(TUNNEL, f"{url} does not lead to the proxy: {problem}", remedy))
         else:
             findings.append(good(TUNNEL, f"{url} leads to the proxy; Cursor needs {url}/v1"))
@@ -299,7 +301,7 @@ def _check_disk(path: Path, folder: Path) -> list[Finding]:
 
 
 def check_clients(subject: Subject) -> list[Finding]:
-    """The clients that are found here, and which of them point to the proxy."""
+    """The clients that are installed, and which of them use the proxy."""
     config, proxy, name = subject.config, subject.admin.proxy, CLIENT_FILES
     root = proxy.base_url.removesuffix("/v1") if proxy is not None else local_url(config.host, config.port)
     try:
@@ -319,7 +321,7 @@ def check_clients(subject: Subject) -> list[Finding]:
         elif found.points_here:
             here.append(client)
             if found.is_installed and (missing := missing_variable(client, machine, endpoint)):
-                text = f"{client.title} takes its key from {missing}, which is not set in this shell"
+                text = f"{client.title} reads its key from {missing}, which is not set in this shell"
                 more.append(warning(name, text, f"set {missing} to {endpoint.key_word} where you start {client.title}"))
         elif found.is_installed:
             others.append(client)
@@ -327,6 +329,6 @@ def check_clients(subject: Subject) -> list[Finding]:
     if here:
         return [good(name, f"{', '.join(client.title for client in here)} to {root}{elsewhere}"), *more]
     if not others:
-        return more or [skipped(name, "none found; Cursor's settings cannot be read")]
-    remedy = f"`{subject.program} setup {others[0].name}` points one to {root}; Cursor's own settings cannot be read"
-    return [skipped(name, f"none points to {root}{elsewhere}", remedy), *more]
+        return more or [skipped(name, "no clients found (Cursor can't be checked)")]
+    remedy = f"`{subject.program} setup {others[0].name}` configures it for {root}; Cursor can't be checked"
+    return [skipped(name, f"none uses {root}{elsewhere}", remedy), *more]

@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.upstream.connections import Destination, Origin
 # A healthy upstream answers in a fraction of these, and all checks together shall take seconds.
 _CONNECT_SECONDS = 4.0
 _ANSWER_SECONDS = 4.0
-# Nothing is refused for want of a key before it is asked; an upstream answers 401.
+# A call without a key is made as well: the upstream answers it 401.
 _NO_KEY = "none"
 _MAX_LIST_BYTES = 4 * 1024 * 1024
 _MOST_KEYS = 8
@@ -84,9 +84,9 @@ def key_hosts(config: ProxyConfig) -> list[str]:
 def list_upstreams(subject: Subject) -> list[CheckedUpstream]:
     """Every upstream that the proxy may ask, with the key that it would be asked with."""
     config, key, environment = subject.config, subject.key, subject.environment
-    own: dict[str, Any] = {"why_no_key": "no key is known here"}
+    own: dict[str, Any] = {"why_no_key": "no key given"}
     if key is not None:
-        own = {"keys": (key,)} if is_usable(key, config) else {"why_no_key": f"{HELD_KEY} is for DeepSeek alone"}
+        own = {"keys": (key,)} if is_usable(key, config) else {"why_no_key": f"{HELD_KEY} is sent to DeepSeek only"}
     elif environment.get(HELD_KEY, "").strip():
         own = {"empty_variables": (HELD_KEY,)}
     if config.upstreams:
@@ -113,7 +113,7 @@ def _from_table(name: str, subject: Subject, own: Mapping[str, Any]) -> CheckedU
     if not table.key_env and _is_deepseeks(table.host, table.base_url):
         return upstream._replace(**own)
     if not table.key_env:
-        return upstream._replace(why_no_key="it is asked with the client's key, which is not known here")
+        return upstream._replace(why_no_key="it is called with the client's key, which doctor does not have")
     keys, empty = [], []
     for variable in table.key_env:
         # Each may hold several.
@@ -137,7 +137,7 @@ class KeyAnswer(NamedTuple):
 
 
 def check(upstream: CheckedUpstream, subject: Subject) -> list[Finding]:
-    """Go all the way to the upstream, as far as that leads; the findings in the order of the way."""
+    """Check every step on the way to the upstream, up to the first that fails; the findings in that order."""
     config = dataclasses.replace(
         subject.config,
         connect_timeout=min(subject.config.connect_timeout, _CONNECT_SECONDS),

@@ -1,10 +1,10 @@
-"""The clients that `setup` knows: where each keeps its settings, on every system, and what has to stand there.
+"""The clients that `setup` knows: where each keeps its settings, on every system, and the settings it needs.
 
 Each was run with exactly these settings (the versions are in tests/interop), but for Zed, whose file follows its
 documentation. Cursor keeps its settings in a database of its own, which nothing here touches.
 
-A client names a variable of the environment, so that no file holds a key; one has no way to name a variable and gets
-the key itself. A Machine gets all it looks at from outside, so a test can be on any system.
+A client names an environment variable, so that no file holds a key; one that cannot name a variable gets the key
+itself. A Machine gets the system, the home and the environment from outside, so a test can be on any system.
 """
 
 import contextlib
@@ -199,7 +199,7 @@ def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[st
     for found in _other_values(machine, endpoint, [], [(place / "settings.json", "ANTHROPIC_AUTH_TOKEN")]):
         yield f"{found} is what Claude Code sends to the proxy: it must be {endpoint.key_word}."
     if missing_variable(CLIENTS["claude-code"], machine, endpoint):
-        yield 'Without the key Claude Code says "Not logged in · Please run /login"; it needs no account of Anthropic.'
+        yield 'Without the key Claude Code says "Not logged in · Please run /login"; it needs no Anthropic account.'
     yield "`/model` opus and fable are DeepSeek V4 Pro, sonnet, haiku and all small jobs Flash."
     effort = "CLAUDE_CODE_EFFORT_LEVEL"
     for found in _other_values(machine, endpoint, [effort], [(place / "settings.json", effort)]):
@@ -454,11 +454,11 @@ CLIENTS = {
 }
 
 
-# Which of them are here, and whether their settings point to the proxy …
+# Which of them are installed, and whether they use the proxy …
 
 
 class Status(NamedTuple):
-    """Whether its program and its file are here. `points_here` is None if the file cannot be read, for `fault`."""
+    """Whether a client is installed and uses the proxy. `points_here` is None if its file cannot be read (`fault`)."""
 
     is_installed: bool
     has_file: bool

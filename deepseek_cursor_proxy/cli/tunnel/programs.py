@@ -218,7 +218,7 @@ def find_binary(name: str) -> str | None:
 
 
 def one_line(text: str) -> str:
-    """Foreign text, safe to print: no control characters, no token, not long."""
+    """A line that a program printed, safe to print: no control characters, no token, not long."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     return _QUOTED_TOKEN.sub(r"\1…", " ".join(printable.split()))[:_MAX_QUOTE]
 

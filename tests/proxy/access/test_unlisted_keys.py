@@ -385,7 +385,7 @@ class TestForeignNames(RouteTestCase):
         self.assertEqual(1, len(logged.output))
         status, answer = self.send(proxy, *self.ENDPOINTS[1], (b"Host: localhost", b""))
         self.assertEqual(401, status)
-        self.assertIn("not known yet who that is", answer["error"]["message"])
+        self.assertIn("no caller has proved to be the owner yet", answer["error"]["message"])
         self.assertEqual((200, 401), (self.status(proxy, STRANGER), self.status(proxy, OWNER)))
 
     def test_routes_accept_the_host_name_of_the_tunnel_once_it_is_known(self) -> None:

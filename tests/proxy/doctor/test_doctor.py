@@ -154,11 +154,11 @@ class HealthyTest(DoctorCase):
             self.assertEqual(1, len(texts), texts)
             del os.environ["DEEPSEEK_API_KEY"]
             [found] = [each for each in self.doctor().all_checks() if each["level"] == "warning"]
-            self.assertIn("Codex takes its key from DEEPSEEK_API_KEY, which is not set", found["text"])
+            self.assertIn("Codex reads its key from DEEPSEEK_API_KEY, which is not set", found["text"])
             path.unlink()
             found = self.doctor().checks()["clients"]
             self.assertEqual("skipped", found["level"])
-            self.assertIn(" setup codex` points one to", found["remedy"])
+            self.assertIn(" setup codex` configures it for", found["remedy"])
 
     def test_without_key_and_terminal_the_key_is_skipped_and_nothing_is_asked(self) -> None:
         self.pretend_to_run()

@@ -350,7 +350,7 @@ class StoreCommandTest(CliTest):
     def test_store_secret_prints_what_other_proxies_need(self) -> None:
         new = self.run_command("store", "secret")
         self.assertRegex(new.out, r"^[0-9a-f]{64}\n$")
-        self.assertIn("this is a new one", new.err)
+        self.assertIn("this new one is for every proxy", new.err)
         secret = InstallationSecret(self.store).read()
         self.assertEqual(f"{secret.hex()}\n", self.output_of("store", "secret"))
 

@@ -90,7 +90,7 @@ class SetupTest(SetupCase):
         ):
             with mock.patch.dict(os.environ, {"SHELL": shell}), mock.patch.object(sys, "platform", system):
                 told = self.run_command("codex", "--yes").out
-            self.assertIn(f"export DEEPSEEK_API_KEY=sk-…\n  For tomorrow as well, put that line into {file}", told)
+            self.assertIn(f"export DEEPSEEK_API_KEY=sk-…\n  To keep it, add that line to {file}", told)
         os.environ["DEEPSEEK_API_KEY"] = KEY
         self.assertNotIn("Set the key", self.run_command("codex", "--yes").out)
 
@@ -276,12 +276,12 @@ class KeysTest(SetupCase):
 
     def test_a_variable_that_is_not_set_is_named_unless_the_file_of_the_client_sets_it(self) -> None:
         told = self.run_command("claude-code", "--yes").out
-        self.assertIn("takes your DeepSeek key from ANTHROPIC_AUTH_TOKEN", told)
+        self.assertIn("reads your DeepSeek key from ANTHROPIC_AUTH_TOKEN", told)
         self.assertIn("Not logged in · Please run /login", told)
         self.run_command("claude-code", "--undo", "--yes")
         self.claude.write_text('{"env": {"ANTHROPIC_AUTH_TOKEN": "sk-1"}}', encoding="utf-8")
         text = self.run_command("claude-code", "--yes").out
-        self.assertNotIn("is not set here", text)
+        self.assertNotIn("is not set.", text)
         self.assertNotIn("Not logged in", text)
         self.assertIn("is what Claude Code sends to the proxy: it must be your DeepSeek key.", text)
 

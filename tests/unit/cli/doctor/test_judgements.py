@@ -109,7 +109,7 @@ class UpstreamTest(unittest.TestCase):
         for config, key in rows:
             self.assertEqual((key,), list_upstreams(config, key, {})[0].keys)
         [refused] = list_upstreams(other, held, {"DEEPSEEK_API_KEY": "sk-1"})
-        self.assertEqual(((), "DEEPSEEK_API_KEY is for DeepSeek alone"), (refused.keys, refused.why_no_key))
+        self.assertEqual(((), "DEEPSEEK_API_KEY is sent to DeepSeek only"), (refused.keys, refused.why_no_key))
         self.assertEqual(["openrouter.ai"], upstreams.key_hosts(other))
 
     def test_the_model_of_the_settings_is_looked_for_at_each_upstream_that_serves_it(self) -> None:
