@@ -17,8 +17,8 @@ A caller is known (`knows`) once an upstream has accepted its key, in this run o
 lists it. Until then its requests cost bounded memory and a line of the log: no store writes a row for them, no metric
 gets a label. This is the only place that decides it; the report of a request carries the answer to all observers.
 
-Wrong keys make their IP address wait, against guessing. A key too long to guess never waits, nor one that was right
-before: a stranger in the same tunnel, who has the same address, cannot lock the owner out.
+An IP address that sends wrong keys has to wait, against guessing. A key too long to guess never waits, nor one that was
+accepted before: a stranger in the same tunnel, who has the same address, cannot lock the owner out.
 """
 
 import ipaddress
@@ -169,12 +169,12 @@ class Access:
             raise refusal
 
     def count_refused_spender(self, caller: Caller) -> None:
-        """No key of the owner was spent for this caller; a key that is not the pinned one is a guess like any other."""
+        """Count a caller that may not spend the owner's keys: a key other than the pinned one is a guess."""
         if not self._access_keys and self._state.pinned is not None and self._foreign_part(caller) is None:
             self.record_refused(caller)
 
     def spend_refusal(self, caller: Caller) -> Unauthorized | Forbidden | None:
-        """Why no key of the owner may be spent for this caller, who is served; None if it may."""
+        """Why this served caller may not spend a key of the owner; None if it may."""
         if (foreign := self._foreign_part(caller)) is not None:
             return Forbidden(
                 "This would spend a key of the proxy's owner, and the request came under a name that is not the "

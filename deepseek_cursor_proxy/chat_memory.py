@@ -23,9 +23,9 @@ The contract of a stage: its result is never changed, and depends on nothing but
 compared as objects, with `is`, so a stage that makes an equal object anew costs the next one time and nothing else:
 without memory (NO_CHAT) every result is equal.
 
-`Chat.keep` puts the chat in the place of the one it continues; whatever its stages hold leaves the memory together.
-Results for one value, such as the digest of a message, are in a Memo of their module, by value: a chat whose beginning
-changed still finds those.
+`Chat.keep` replaces the chat that this one continues; the results of all its stages leave the memory together. Results
+for one value, such as the digest of a message, are in a Memo of their module, by value: a chat whose beginning changed
+still finds those.
 """
 
 import operator
@@ -50,8 +50,8 @@ _LARGEST_SHARE = 2
 _COPIES_OF_BODY = 3
 # Decoding compares a body with every chat.
 _MAX_CHATS = 64
-# When more busy chats than fit take turns, each would evict what the next one needs, and all would cost three times as
-# much; so those that are known stay. Between two requests of an agent are seconds, as a rule.
+# When more busy chats take turns than fit, each would evict the next one, and all would cost three times as much; so
+# known ones stay. The requests of an agent are usually seconds apart.
 _BUSY_SECONDS = 60.0
 # A shorter body is parsed as fast as it is compared.
 _MIN_BODY_BYTES = 16_384

@@ -188,7 +188,7 @@ def unpack_items(message: Message, api: str) -> list[dict[str, Any]]:
     return found
 
 
-# JavaScript trims the byte order mark as white space, and some clients write the space without width for nothing.
+# JavaScript trims the byte order mark as white space, and some clients write a zero-width space for an empty text.
 _INVISIBLE = "\ufeff\u200b"
 _ASCII_SPACES = b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
 
@@ -306,7 +306,7 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """DeepSeek is silent: the client gets a sign of life. `line` is the comment that DeepSeek sent, if it sent one."""
+    """Nothing new from DeepSeek: a keep-alive for the client. `line` is DeepSeek's own comment, if it sent one."""
 
     line: str = ""
 

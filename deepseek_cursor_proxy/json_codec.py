@@ -192,7 +192,7 @@ def bad_field(param: str, expected: str) -> BadRequest:
 
 
 def as_object(value: object) -> dict[str, Any]:
-    """The value if it is an object, else an empty one: of foreign JSON a field of the wrong shape counts as absent."""
+    """The value if it is an object, else an empty one: in JSON from upstream a field of the wrong shape is absent."""
     return value if isinstance(value, dict) else {}
 
 

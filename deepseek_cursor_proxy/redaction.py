@@ -15,7 +15,7 @@ def redact_keys(text: str) -> str:
 
 
 def safe_text(text: object, limit: int = 200) -> str:
-    """Foreign text for a log line or a terminal: no control characters, line breaks or keys, at most `limit` long."""
+    """Text from outside for a log or a terminal: no control characters, line breaks or keys, at most `limit` long."""
     result = str(text)
     if len(result) > limit:
         result = result[: limit - 1] + "…"

@@ -11,7 +11,7 @@ The User-Agent and the headers of an SDK decide, in this order:
     4. an SDK of the table                no block
     5. anything else                      block
 
-Nothing else depends on that: a chat can go on in another client with the same reasoning.
+Nothing else depends on that: a chat can continue in another client with the same reasoning.
 """
 
 import re

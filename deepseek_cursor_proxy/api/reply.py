@@ -3,9 +3,9 @@
 A failure before the first byte of a reply is raised, and becomes an HTTP error. Later, `failure` alone decides what the
 client reads, and the Writer encodes it as its API does.
 
-A plain reply may be long in coming: DeepSeek queues a call for up to ten minutes, and tunnels cut off a silent reply.
-Blanks, which JSON allows before a value, keep it alive. The first one is sent with status 200. A later failure is
-an error inside the value where the API has one; elsewhere the reply breaks off, and clients ask again.
+A plain reply may take long: DeepSeek queues a call for up to ten minutes, and tunnels cut off a silent reply. Spaces,
+which JSON allows before a value, keep it open. The first one is sent with status 200. A later failure is an error
+inside the value where the API has one; elsewhere the reply breaks off, and clients ask again.
 
 An exchange opens before the first byte of a reply, so that a refusal is an HTTP error.
 """
@@ -116,8 +116,8 @@ def failure(error: Exception) -> ProxyError:
     if isinstance(error, ProxyError):
         return error
     if isinstance(error, (ValueError, RecursionError)):
-        # Read but not writable again, such as JSON nested as deep as the reader allows.
-        return UpstreamFailed("DeepSeek sent an event that cannot be passed on.")
+        # It can be read but not written, such as JSON nested as deep as the reader allows.
+        return UpstreamFailed("DeepSeek sent an event that cannot be forwarded.")
     return internal_error(error)
 
 

@@ -69,7 +69,7 @@ def why_not_sendable(key: str) -> str:
 
 
 def why_not_plausible(key: str) -> str:
-    """Why a typed text is taken for a slip rather than for a key; empty if it may be one."""
+    """Why a typed text is probably no key; empty if it may be one."""
     return why_not_sendable(key) or ("that is too short for a key" if len(key) < _SHORTEST_TYPED else "")
 
 

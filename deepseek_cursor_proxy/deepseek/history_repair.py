@@ -87,8 +87,8 @@ def use_template_roles(request: ChatRequest, host: Host, memory: Chat = NO_CHAT)
     """The request with system messages only where the model's template takes them: others are the user's.
 
     V4's template writes the header of an answer after a user message or a result, and none after a system message: the
-    model then goes on with the user's text, and the reasoning of a past turn becomes part of it. So the role stays only
-    at the beginning, and not right before an answer.
+    model then continues the user's text, and the reasoning of a past turn becomes part of it. So the role stays only at
+    the beginning, and not right before an answer.
     """
     messages = request.messages
     if takes_later_system(request.model, host):

@@ -14,8 +14,8 @@ from deepseek_cursor_proxy.deepseek import hosts
 # DeepSeek's current names, in the order of `GET /models`.
 MODELS = ("deepseek-v4-pro", "deepseek-flash")
 DISPLAY_NAMES = {"deepseek-v4-pro": "DeepSeek V4 Pro", "deepseek-flash": "DeepSeek Flash"}
-# Claude Code (2.1.327) and Claude Desktop offer only models with "claude" or "anthropic" in the name. They are told
-# ours behind this word, and every listed name means the same with it.
+# Claude Code (2.1.327) and Claude Desktop offer only models with "claude" or "anthropic" in the name. Our names are
+# listed to them with this prefix, and every listed name is accepted with it.
 CLAUDE_PREFIX = "claude-"
 # Older names that DeepSeek still serves, as Flash.
 _LEGACY_MODELS = ("deepseek-v4-flash", "deepseek-v4-flash-vision-exp")

@@ -80,7 +80,7 @@ def _resolve_served(requested: str, config: ProxyConfig) -> ModelChoice:
 
 
 def known_model(requested: str) -> str | None:
-    """DeepSeek's model of this name, with or without suffixes; None for any other name, whatever stands for it."""
+    """DeepSeek's model of this name, with or without suffixes; None for any other name, aliases included."""
     match = _find(requested[:_LONGEST_NAME], {}, "")
     return match.choice.model if match.weight and match.choice.model else None
 

@@ -136,7 +136,7 @@ class Price(NamedTuple):
 
 
 class PriceList:
-    """Called by any thread. Never changes but for what it remembers; a new configuration makes a new one."""
+    """Called by any thread. Immutable but for its memo; a new configuration makes a new one."""
 
     def __init__(self, config: ProxyConfig, currency: str | None = None) -> None:
         """With another `currency` than that of the settings, prices of the settings do not count."""

@@ -1,7 +1,7 @@
 """Figures in an answer: its usage, read into whole numbers, and the log probabilities of its tokens.
 
-They come from upstream and may have any shape: what is no sensible number counts as 0, so that a figure in a log or a
-sum is never absurd. Server-side searches and pages read are counted in the usage, as
+They come from upstream and may have any shape: anything but a plausible number counts as 0, so that no figure in a log
+and no sum is absurd. Server-side searches and pages read are counted in the usage, as
 `{"server_tool_use": {"web_search_requests": 1, "web_fetch_requests": 1}}`, whatever the API called them.
 A log probability is kept if it has a token, its bytes and a number; a damaged one ends the list, because the entries
 after it have no place in the text any more.

@@ -36,7 +36,7 @@ from deepseek_cursor_proxy.observers.events import (
 
 _Item = TypeVar("_Item")
 
-# How often a thread that waits for the choices looks at the client.
+# How often a thread that waits for the choices checks its client.
 _CHECK_SECONDS = 0.1
 # Batches that may wait for a client that reads slowly: what is read of an answer is paid for, and held in memory.
 _MOST_WAITING = 64
@@ -87,7 +87,7 @@ class ChoicesExchange:
             raise _overload_error() from None
         # Whether DeepSeek accepted all calls. Until then no choice waits: a call may need the slot of another.
         self._is_open = False
-        # When to look at the client again.
+        # When to check the client again.
         self._check = Deadline.after(0.0)
         self._threads: list[threading.Thread] = []
         # None for each call that DeepSeek accepted, the error of any other.

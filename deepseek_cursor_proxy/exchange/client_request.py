@@ -41,7 +41,7 @@ class Admission(Protocol):
 
 
 class RequestReport:
-    """What is known about one request, and its events; the terminal one is emitted once.
+    """The facts of one request, and its events; the terminal one is emitted once.
 
     The app opens a report with the request; the endpoint, the exchange, passthrough and a background job add what they
     learn. Whichever of them ends the request first emits the terminal event; any later one is dropped. A number is
@@ -193,7 +193,7 @@ class ClientRequest(NamedTuple):
     http: HttpRequest
     caller: Caller
     report: RequestReport
-    # The root of the digests under which the caller's reasoning is stored.
+    # The caller's namespace: its reasoning is stored under digests made of this.
     namespace: bytes
     credential: str
     is_held: bool = False

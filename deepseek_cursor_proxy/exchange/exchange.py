@@ -6,8 +6,8 @@
 
 `_send` is the loop that all calls are made in: an attempt sends, and after a failure `Failover` returns the next one.
 
-An answer that ends with neither text nor calls is discarded and asked for once more, while nothing was forwarded.
-A turn or call is stored before the batch that completes it is forwarded.
+An answer that ends with neither text nor calls is discarded and the request sent once more, if nothing was forwarded. A
+turn or call is stored before the batch that completes it is forwarded.
 """
 
 import time
@@ -44,7 +44,7 @@ from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
 
 
 class _EmptyTurn(Exception):
-    """The answer has neither text nor calls, and is asked for again."""
+    """The answer has neither text nor calls; the request is sent again."""
 
 
 class Exchange:
@@ -156,7 +156,7 @@ class Exchange:
                 if events.batch:
                     self._has_output = True
                 if self._client.is_plain and self._reply.is_blank and not self._reply.is_finished:
-                    # Thinking so far: as long as the client has none of it, the turn can be asked for again.
+                    # Thinking so far: as long as none of it was forwarded, the request can be sent again.
                     held += events.batch
                     yield [Heartbeat()]
                 elif events.batch:
@@ -197,7 +197,7 @@ class Exchange:
         return self._attempt.prepared.notice if self._attempt.prepared is not None else ""
 
     def _is_empty_turn(self) -> bool:
-        """Whether the answer ended with neither text nor calls, and is worth asking for again: an agent would stop."""
+        """Whether the answer ended with neither text nor calls, and a retry may help: an agent would stop."""
         config, reply = self._services.config, self._reply
         if not reply.is_finished or reply.finish_reason != "stop" or not reply.is_blank:
             return False

@@ -6,7 +6,7 @@ a turn with a call       when its first call is whole: some clients run a call a
 an interrupted turn      when the exchange closes, as far as it came; and once more without an incomplete call,
                          because clients drop that
 
-A turn of a tool loop is in the file before the client gets on: DeepSeek insists on its reasoning. Any other turn may
+A turn of a tool loop is in the file before the client continues: DeepSeek insists on its reasoning. Any other turn may
 reach the file a moment later.
 """
 

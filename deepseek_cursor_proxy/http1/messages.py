@@ -52,7 +52,7 @@ class HttpRequest(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
     read_body: Callable[[], bytes] = bytes
     peer: Peer | None = None
-    # The socket's other end, which in a tunnel is this machine: good for counting, never for trusting.
+    # The other end of the socket, which behind a tunnel is this machine: for counting, never for trust.
     client_ip: str = ""
     # The host[:port] of a request target in absolute form; empty for a plain path.
     authority: str = ""

@@ -64,7 +64,7 @@ class Result(Enum):
 
 
 class End(NamedTuple):
-    """How a request ended, with the status and the words for it: "completed", "client left" or those of an error."""
+    """How a request ended, with its status and a text: "completed", "client left" or the message of an error."""
 
     result: Result
     status: int
@@ -193,10 +193,10 @@ class Repair(NamedTuple):
     is_repeated: bool = False
 
     def words(self) -> str:
-        """One line for the log: `2 calls written as text, empty turn asked for again`."""
+        """One line for the log: `2 calls written as text, empty turn retried`."""
         count = len(self.calls)
         parts = [f"{count} call{'' if count == 1 else 's'} written as text"] if count else []
-        return ", ".join(parts + ["empty turn asked for again"] * self.is_repeated)
+        return ", ".join(parts + ["empty turn retried"] * self.is_repeated)
 
 
 class Finished(NamedTuple):
@@ -230,7 +230,7 @@ class Finished(NamedTuple):
     retry_reasons: tuple[str, ...] = ()
     # The upstreams that failed, so that another was asked.
     rerouted: tuple[str, ...] = ()
-    # The caller that it is recorded for, as the root of its digests, and the session that it named, if any.
+    # The namespace of the caller that it is recorded for, and the session that it named, if any.
     caller: bytes = b""
     recorded_in: str = ""
     # The log probabilities of the answer's tokens, if the request asked for them.
@@ -246,7 +246,7 @@ class Refused(NamedTuple):
     route: str
     end: End
     seconds: float
-    # Whether it needs no line in the log: `access` has reported it, or no one is left to fix it.
+    # Whether it needs no line in the log: `access` has reported it, or the client has left.
     is_logged_elsewhere: bool = False
 
 

@@ -1,8 +1,8 @@
 """RequestLog: the requests in flight, and the last thousand that ended, for the dashboard and the ledger.
 
-A RequestRecord has everything that a terminal event carries but texts: no prompt, no answer, no key. Its words are
-short and free of control characters, and all records together take less than 5 MB. Nothing is computed per chunk: the
-progress of a running answer is read when the dashboard asks for it.
+A RequestRecord has everything that a terminal event has except texts: no prompt, no answer, no key. Its names and
+messages are short and free of control characters, and all records together take less than 5 MB. Nothing is computed per
+chunk: the progress of a running answer is read when the dashboard asks for it.
 
 Of callers that `access` does not know, which are those without a `key`, the last few requests are kept: however many
 there are, they push no others out.
@@ -58,7 +58,7 @@ class RequestRecord(NamedTuple):
     facts: events.RequestFacts
     result: events.Result
     status: int
-    # Why it was not completed, in a few words; None if it was.
+    # Why it was not completed; None if it was.
     message: str | None
     timing: events.Timing
     # The upstream that was called; "" if none was.
@@ -70,7 +70,7 @@ class RequestRecord(NamedTuple):
     retries: int = 0
     turns: TurnCounts = TurnCounts()
     repairs: Mapping[str, int] = _NO_REPAIRS
-    # Where the chat diverged from its last request, in words.
+    # Where the chat diverged from its last request, such as `message 12 changed (user content)`.
     divergence: str | None = None
     # Names of fields that DeepSeek does not take.
     dropped: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ class LogStream(io.TextIOBase):
         self._raw: Any = getattr(stream.buffer, "raw", stream.buffer)
         # Texts, events to set when all before them is written, and None at the end. Putting is reentrant.
         self._queue: queue.SimpleQueue[str | threading.Event | None] = queue.SimpleQueue()
-        # Has an entry when somebody waits for the thread.
+        # Has an entry while a caller waits until all is written.
         self._hurry: queue.SimpleQueue[None] = queue.SimpleQueue()
         # Protects the next two. Reentrant: a signal handler or finalizer may write while its thread holds it.
         self._lock = threading.RLock()
@@ -198,7 +198,7 @@ def has_colours() -> bool:
 
 
 class LineHandler(logging.Handler):
-    """Writes records as lines that cannot be forged: foreign text in one has no line breaks or control characters."""
+    """Writes records as lines that cannot be forged: text from outside gets no line breaks or control characters."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()

@@ -12,10 +12,11 @@ Only plain reasoning counts. A summary of another server is not what the model t
 read here, so both leave the reasoning unknown, and `reasoning.restore` looks it up. In our own items the summary is the
 whole reasoning.
 
-Items of tools that DeepSeek runs itself (`web_search_call`) are part of their turn, as they are: it goes on after them
-with reasoning and text. Where DeepSeek does not get them they are left out, in `dropped`, like items of other servers
-(`mcp_call`, `image_generation_call`, …) and of unknown kinds: their JSON, with images in base64, is no message. So is
-a foreign `compaction` item; one of ours is a system message by now (see features/responses/envelope.py).
+Items of tools that DeepSeek runs itself (`web_search_call`) are part of their turn, as they are: it continues after
+them with reasoning and text. Where DeepSeek does not get them they are left out, in `dropped`, like items of other
+servers (`mcp_call`, `image_generation_call`, …) and of unknown kinds: their JSON, with images in base64, is no message.
+So is a `compaction` item of another server; one of ours is a system message by now (see
+features/responses/envelope.py).
 
 Tools may be declared in the list as well. `declared_tools` finds them first, because the upstream name of a call into a
 namespace depends on the other tools.

@@ -1,8 +1,8 @@
 """A request and the one before it in its chat: where they differ, and what the prompts cost.
 
 DeepSeek bills a prompt that begins like an earlier one at a fraction, so a client that changes earlier messages costs
-money. A RequestOutline is a request as digests; `diagnose` finds where two of one chat differ, and `nearest` which of
-a chat's last requests the new one continues: sub-agents, title makers and summarisers begin with the same words.
+money. A RequestOutline is a request as digests; `diagnose` finds where two of one chat differ, and `nearest` which of a
+chat's last requests the new one continues: sub-agents, title makers and summarisers begin with the same messages.
 
 Messages are compared as the client sent them (restoring and repairing do the same every time), tools without their
 order, as they are sent sorted by name. Linear. An outline has no text and never leaves the process: parts that identity
@@ -250,7 +250,7 @@ class LastRequest:
 class Chats:
     """The last requests of each chat, by the digest of the chat (see identity.History.conversation).
 
-    A chat has several, because sub-agents and other helpers of a client begin with the same words. Called by any
+    A chat has several, because sub-agents and other helpers of a client begin with the same messages. Called by any
     thread; the lock protects the first two fields.
     """
 

@@ -1,6 +1,6 @@
 """Write the reasoning of a streamed answer into its visible text, as thinking blocks before and between its paragraphs.
 
-One rule for every delta of a choice: reasoning opens a block or goes on in the open one; text, a call or the end of the
+One rule for every delta of a choice: reasoning opens a block or continues the open one; text, a call or the end of the
 answer closes it. How a block is written and read again is in thinking_blocks, with the notices.
 """
 
@@ -24,7 +24,7 @@ def show_reasoning(
 
     Reasoning that is written into the text leaves its own field. Without a form the reasoning stays where it is. End
     notices are for clients that have no other field for how an answer ended. When the source fails, an open block is
-    closed before the failure goes on, so that the client never renders the error as part of the reasoning.
+    closed before the error is raised, so that the client never renders the error as part of the reasoning.
     """
     displays: dict[int, _ChoiceDisplay] = {}
 

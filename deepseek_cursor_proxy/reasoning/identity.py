@@ -45,8 +45,8 @@ _RANDOM_PART = re.compile(r"(?:.*[_-])?([A-Za-z0-9]{20,})", re.DOTALL)
 _UUID = re.compile(r"(?:.*[_-])?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.DOTALL)
 _FEWEST_DIFFERENT_CHARACTERS = 8
 
-# A near key begins at an answer only if that is this long: "Done." recurs. At a shorter one it goes on from an earlier
-# answer, or from the first question.
+# A near key begins at an answer only if that is this long: "Done." recurs. At a shorter one it begins at an earlier
+# answer, or at the first question.
 _FEWEST_NEAR_BYTES = 20
 
 # Bytes of a digest in an outline: they are compared within one chat only, where eight do not collide.
@@ -152,7 +152,7 @@ _IDENTIFY: Stage[Message, History] = Stage("identify")
 
 @functools.lru_cache(64)
 def namespace(base_url: str, credential: str) -> bytes:
-    """The root of all digests of one caller: another API key or another upstream has other digests."""
+    """The namespace of one caller, part of all its digests: another API key or upstream has another one."""
     return digest(_VERSION, base_url.encode(), credential.encode())
 
 

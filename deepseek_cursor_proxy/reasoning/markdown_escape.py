@@ -311,7 +311,7 @@ def escape(text: str) -> str:
 
 
 def escape_open(text: str) -> str:
-    """The same for a reasoning that goes on: no fence is closed."""
+    """The same for a reasoning that is not complete: no fence is closed."""
     return Escaper().feed(text, is_end=True)
 
 

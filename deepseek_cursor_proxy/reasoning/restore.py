@@ -176,8 +176,8 @@ class StoreMatch(NamedTuple):
     def replaces_client_text(self, client_text: str) -> bool:
         """Whether it takes the place of the reasoning that the client sent.
 
-        Clients trim and join reasoning: a text with the same words and other white space always does. One with other
-        words does by the exact key, unless it is empty: then it is what the model wrote here.
+        It does if both differ in white space only, because clients trim and join reasoning; and if the exact key found
+        it and it is not empty: then the model wrote it here.
         """
         if self.reasoning is None or self.reasoning == client_text:
             return False

@@ -7,8 +7,8 @@ store is lost and only the installation's secret is left.
     dcp1.<base64 of: 16 bytes of HMAC, then the compressed text XORed with a key stream>
 
 The HMAC is over the compressed text, and the key stream is derived from the HMAC: equal texts have equal sealed texts,
-nothing random is needed, and foreign data is refused before it is decompressed. Rows that `storage.shared` puts on an
-engine are sealed alike, with keys of their own for each use. Each is bound to the place where it stands, which the HMAC
+nothing random is needed, and data that we did not seal is refused before it is decompressed. Rows of `features/redis`
+are sealed alike, with keys of their own for each use. Each is bound to the place where it stands, which the HMAC
 covers: at another place it does not open.
 """
 
@@ -31,7 +31,7 @@ _UNSEAL: Stage[Any, list[Any]] = Stage("unseal")
 
 
 class Sealer:
-    """Seals and opens for one caller and one use; clients hold what is sealed for no use by name. Immutable."""
+    """Seals and opens for one caller and one use; what clients keep is sealed for the use without a name. Immutable."""
 
     def __init__(self, secret: bytes, caller: bytes, use: bytes = b"") -> None:
         # Equal for sealers that open the same texts.

@@ -5,12 +5,11 @@ What a Form writes, `find_blocks` reads back byte for byte, whatever the reasoni
     <details>   clients render it as markdown; markdown_escape keeps the reasoning inside it
     <think>     clients take it out by its tags, so only its own tag is escaped: one backslash after the `<`
 
-Reasoning that goes on after the answer began has a block of its own, two line breaks after the text before it. Text
-that merely looks like a block stays: `restore` strips a block only if it shows the turn's reasoning. `display` writes
-streams.
-A notice decides nothing: it goes neither upstream nor into the digest of a turn, and NOTICE in a history means only
-that it need not be shown again.
-Warning: `identity` strips by the same functions as `restore`, so a change here changes the keys of past turns.
+Reasoning that comes after the beginning of the answer has a block of its own, two line breaks after the text before it.
+Text that merely looks like a block stays: `restore` strips a block only if it shows the turn's reasoning. `display`
+writes streams. A notice decides nothing: it goes neither upstream nor into the digest of a turn, and NOTICE in a
+history means only that it need not be shown again. Warning: `identity` strips by the same functions as `restore`, so a
+change here changes the keys of past turns.
 """
 
 import re
@@ -251,8 +250,8 @@ NO_ANSWER = (
 )
 
 _EARLY_ENDS = {
-    "insufficient_system_resource": "it ran out of capacity. Ask it to go on, perhaps in a minute",
-    "aborted": "it was interrupted. Ask it to go on",
+    "insufficient_system_resource": "it ran out of capacity. Ask it to continue, perhaps in a minute",
+    "aborted": "it was interrupted. Ask it to continue",
 }
 
 

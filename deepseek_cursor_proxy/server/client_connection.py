@@ -44,8 +44,8 @@ _RECEIVE_BYTES = 65536
 _SEND_BUFFER_BYTES = 128 * 1024
 # Linux sends the head of a stream with the first piece, or after a fifth of a second: one packet less to wake for.
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
-# How long we go on reading after a refusal: closing a socket with unread bytes would lose the reply. A client that
-# still sends gets more time than a silent one.
+# How long we keep reading after a refusal: closing a socket with unread bytes would lose the reply. A client that still
+# sends gets more time than a silent one.
 _DRAIN_SECONDS = 10.0
 _DRAIN_SILENCE_SECONDS = 2.0
 # How long an idle connection waits at a time: on Windows nothing else ends a wait when the proxy stops.
@@ -147,7 +147,7 @@ class ClientConnection:
             _log.error("unexpected %s on a connection", type(error).__name__, exc_info=details)
 
     def _refuse(self, error: ProxyError) -> None:
-        """Send what is wrong, leaving the client the time to read it; the connection ends after it."""
+        """Send the error and give the client time to read it; the connection ends after it."""
         self._send(encode_refusal(error, with_body=not self._is_head))
         self._drain()
 
@@ -192,7 +192,7 @@ class ClientConnection:
         """The next request's head; None when the client is done, or idle for too long, or the proxy stops."""
         with self._lock:
             self._reads_head = True
-            # When the proxy stops, what has arrived is refused in words.
+            # When the proxy stops, a request that has arrived gets an error.
             seconds = 0.0 if self._stage else self._server.config.idle_timeout
         data = self.take_rest() or self.receive(time.monotonic() + seconds)
         if not data:
@@ -372,7 +372,7 @@ class RequestBody:
         pieces = [decoder.feed(data)]
         until = time.monotonic() + self._config.body_timeout
         while not decoder.is_complete:
-            # Every byte that came earns time for the next: a byte now and then does not keep a thread for ever.
+            # Each byte received extends the deadline a little: a byte now and then does not keep a thread for ever.
             until += len(data) / self._config.body_rate
             more = self._source.receive(until)
             if more is None:

@@ -1,11 +1,9 @@
 """DeepSeekProxyServer, which outside code builds: it listens, serves client connections, and stops.
 
 Every connection has a thread, which reads requests with our own strict reader (http1), calls the app and writes its
-reply. Everything a
-client does is bounded: the time for a head, a body and for reading what we write, their sizes, and the number of
-connections. Ambiguous bytes are answered once, and the connection ends.
-The app is built for the first request from the two attributes that outside code assigns, `config` and
-`reasoning_store`.
+reply. Everything a client does is bounded: the time for a head, a body and for reading our reply, their sizes, and the
+number of connections. Ambiguous bytes get one error, and the connection ends. The app is built for the first request
+from the two attributes that outside code assigns, `config` and `reasoning_store`.
 """
 
 import contextlib

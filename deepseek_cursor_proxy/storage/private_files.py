@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 SECRET_NAME = "secret.key"
 SECRET_BYTES = 32
-# Windows locks bytes, and nobody can read a locked one: this one lies behind the content of any file of ours.
+# Windows locks bytes, and a locked byte cannot be read: this one lies behind the content of any file of ours.
 _FAR_BYTE = 2**40
 
 

@@ -193,8 +193,8 @@ class ReasoningStore(Table[ReasoningEntry]):
     ) -> dict[bytes, list[str]]:
         """What the file and the engine have, the file's own first. Each gets what it lacks.
 
-        The file is for a time without the engine; the engine may have lost what it had, or is new. Nobody but this
-        proxy writes to the file, so what it has counts if the two differ.
+        The file is for a time without the engine; the engine may have lost what it had, or is new. Only this proxy
+        writes to the file, so the file counts if the two differ.
         """
         assert self._shared is not None
         on_engine: dict[bytes, list[str]] = {}
@@ -207,7 +207,7 @@ class ReasoningStore(Table[ReasoningEntry]):
 
     def _write(self, entries: Sequence[ReasoningEntry], despite_fault: bool) -> Sequence[ReasoningEntry]:
         """Write entries, and the uses noted by lookups."""
-        # Not at the start of the program, which is waited for.
+        # Imported late: it would delay the start.
         from hashlib import sha256
 
         now = self.clock()

@@ -68,7 +68,7 @@ class CallLimit:
     def acquire(self, peer: Peer | None = None, caller: bytes = b"") -> Slot:
         """Wait for a slot; QueueFull if that takes too long. Raises as `net.wait.pause` when the peer leaves."""
         with self._lock:
-            # Whatever waits has no room.
+            # It overtakes no waiting call: callers of these have no room.
             if is_granted := self.has_room(caller):
                 self._count(caller, 1)
         if not is_granted:

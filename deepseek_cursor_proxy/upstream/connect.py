@@ -1,4 +1,4 @@
-"""Opens connections: resolve the name, connect, pass through an HTTPS proxy if there is one, shake hands (TLS).
+"""Opens connections: resolve the name, connect, pass through an HTTPS proxy if there is one, do the TLS handshake.
 
 All steps together have one deadline, `connect_timeout`, and every wait ends if the client leaves: a call that has not
 begun costs nothing. Certificates are always verified. Failures of the network are raised as they

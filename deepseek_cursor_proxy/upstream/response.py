@@ -35,7 +35,7 @@ from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPoo
 _MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _MAX_STREAM_BYTES = 1024 * 1024 * 1024
 _MAX_ERROR_BYTES = 1024 * 1024
-# A refusal is known by its status; its words are worth waiting for, but not for as long as an answer.
+# A refusal is known by its status; its text is worth waiting for, but not for as long as an answer.
 _ERROR_SECONDS = 10.0
 # After the answer is complete only its usage and [DONE] are worth waiting for, and not for long.
 _USAGE_SECONDS = 5.0

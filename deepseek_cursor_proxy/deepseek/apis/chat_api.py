@@ -358,7 +358,7 @@ def new_call_id() -> str:
 
 
 class AnswerCalls:
-    """Gives the calls of one answer what clients need of them. Used by the thread that reads it.
+    """Completes the calls of one answer for clients. Used by the thread that reads it.
 
     Clients tell calls apart by the index, send the id back, and run the calls because of the finish_reason. DeepSeek's
     own answers pass unchanged. Other hosts may

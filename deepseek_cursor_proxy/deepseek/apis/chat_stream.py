@@ -129,7 +129,7 @@ class StreamReader(EventReader):
         self._finder = FieldFinder("delta") if has_server_tools else None
         self._template: ChunkTemplate | None = None
         self._has_matched, self._is_between_events = True, False
-        # A template would hand a part of a tag on.
+        # A template would forward a part of a tag.
         self._unused = _MAX_UNUSED if splits_think else 0
 
     def read(self, data: bytes) -> ParsedEvents:

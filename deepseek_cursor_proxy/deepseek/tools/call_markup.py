@@ -20,7 +20,7 @@ A forced call: if the request forces one (`tool_choice`), DeepSeek sometimes wri
     {"name": "look_up", "input": {…}}      arguments under input, arguments or parameters
     {"function": {"name": …, "arguments": …}}
     {"path": …}                            the arguments alone, if only one tool is possible
-    {"input": {…}, "result": …}            any of these with a result that the model made up, which is left out
+    {"input": {…}, "result": …}            any of these with a result that the model invented, which is left out
 """
 
 import html
@@ -264,8 +264,8 @@ class Quotes:
     """Whether a text ends inside a quotation of Markdown or HTML.
 
     Fences, backticks in a line, indented lines, block quotes, <pre>, <code>, <details> and comments. The text is read
-    once, and only when the question comes up. What is in doubt is a quotation: a fence that is never closed goes on to
-    the end. Used by the thread that reads the answer.
+    once, and only on demand. Doubtful text counts as a quotation: a fence that is never closed extends to the end. Used
+    by the thread that reads the answer.
     """
 
     _BEGIN = re.compile(
@@ -314,7 +314,7 @@ class Quotes:
             case "fence":
                 return re.compile(rf"^[ \t>]*{run}{run[0]}*[ \t\r]*\n", re.MULTILINE)
             case "span":
-                # It does not go on after a blank line.
+                # It ends at a blank line.
                 return re.compile(rf"(?<!`){run}(?!`)|\n[ \t\r]*\n")
             case "tag":
                 return re.compile(rf"<(?P<deeper>{run})\b|</{run}\b", re.IGNORECASE)
@@ -340,7 +340,7 @@ _JSON_NOISE = re.compile(r"(?:\A|\n)[ \t]*(?:\d+(?:[ \t]*[→:|]|\t)|[+>|]|-(?!\
 
 
 def brings_markup(request: ChatRequest) -> bool:
-    """Whether markup of any form came into the chat other than by the model's own words.
+    """Whether a message that the model did not write has markup of any form.
 
     A page, a file or a pasted text may have it, and an answer that quotes it would run what its author wrote. What
     DeepSeek found when it searched cannot be read here, so it counts as well.
@@ -452,7 +452,7 @@ def _is_wrapper(field: str, value: dict[str, Any], declared: Mapping[str, Any], 
 
 
 def _is_broken(value: dict[str, Any], field: str, declared: Mapping[str, Any], name_field: str | None) -> bool:
-    """Whether a field holds arguments that cannot be read; a call with other arguments would be made up."""
+    """Whether a field holds arguments that cannot be read; a call with other arguments would be invented."""
     content = value[field]
     is_half = isinstance(content, str) and content.lstrip()[:1] in ("{", "[")
     # The field may itself be an argument if the tool declares no parameters.

@@ -200,7 +200,7 @@ class Statistics:
         self.recoveries = _counter("dcp_recoveries_total", help)
         help = "Requests that changed what the chat had sent before, by the first part that differs."
         self.divergences = _counter("dcp_divergences_total", help, "where", at_0=CAUSES)
-        help = "Broken turns that were repaired: calls written as text, and empty turns asked for again."
+        help = "Broken turns that were repaired: calls written as text, and empty turns retried."
         self.repairs = _counter("dcp_repaired_turns_total", help, "kind", at_0=("calls", "empty"))
 
     def metrics(self) -> list[Metric]:
@@ -255,7 +255,7 @@ class Statistics:
         if record.turns.recovered:
             self.recoveries.add(1)
         if record.divergence is not None:
-            # The words begin with the first part that differs.
+            # The text begins with the first part that differs.
             self.divergences.add(1, record.divergence.partition(" ")[0].rstrip(","))
         for reason in record.retry_reasons:
             self.retries.add(1, reason)

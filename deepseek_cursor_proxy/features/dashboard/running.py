@@ -1,9 +1,9 @@
 """A running proxy beside its store: its key and its address in private files, and how commands ask it.
 
-`admin.key` is made up on first use and stays: bookmarks and Prometheus rely on it. Each proxy leaves a file
+`admin.key` is generated on first use and stays: bookmarks and Prometheus rely on it. Each proxy leaves a file
 `admin-PORT.url` while it runs; one that was killed leaves it behind, and then any program of any user can listen at
-that port. So the listener first proves that it can read secret.key, which is beside the store and private: it is sent
-a random nonce and answers with an HMAC over it and its own address. The address keeps a stranger from passing the
+that port. So the listener first proves that it can read secret.key, which is beside the store and private: it is sent a
+random nonce and answers with an HMAC over it and its own address. The address keeps a stranger from passing the
 question on to a proxy at another port. The key and the real question follow on the same connection, or not at all.
 
 A store in memory has no files. What only commands need is imported late: the proxy starts faster without.

@@ -42,7 +42,7 @@ def ready(context: AdminContext) -> HttpReply:
     reasons += why_not_ready(services, context.probes)
     if reasons:
         return HttpReply.json({"status": "not ready", "reasons": reasons}, 503)
-    # Without its engine the proxy goes on alone: a balancer that took it away would help no client.
+    # Without its engine the proxy works alone: a balancer that took it away would help no client.
     engine = {} if services.shared is None else {"engine": services.shared.fault or "shared"}
     return HttpReply.json({"status": "ready", **engine})
 
@@ -211,7 +211,7 @@ def _gauges(context: AdminContext) -> Iterator[Metric]:
     yield metric("dcp_store_bytes", "Size of the store's file.", size.bytes)
     yield metric("dcp_store_faults_total", "Times that the store could not be used.", database.fault_count, "counter")
     if services.shared is not None:
-        help = "1 if this proxy shares its state on the engine, 0 while it goes on alone."
+        help = "1 if this proxy shares its state on the engine, 0 while it works alone."
         yield metric("dcp_engine_up", help, int(not services.shared.fault))
 
 

@@ -239,7 +239,7 @@ class Limiter:
     # On the limiter's thread …
 
     def _renew(self) -> float | None:
-        # First: most requests have ended before their lease needs it, and the thread goes on for those that follow.
+        # First: most requests have ended before their lease needs it, and the thread continues for those that follow.
         self._task.pause(_SECONDS_BETWEEN_RENEWALS)
         with self._lock:
             ids, is_idle = tuple(self._running), not self._running and self._spare is None

@@ -74,14 +74,14 @@ class LimitStore(Protocol):
         ...
 
     def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
-        """End the request's reservation and add what it spent, even if the reservation has lapsed.
+        """End the request's reservation and add what it spent, even if the reservation has expired.
 
         Returns what each counter has spent now; None if the request was settled before, which then changes nothing.
         """
         ...
 
     def renew(self, request_ids: Sequence[str], now: float) -> None:
-        """Extend the leases of running requests; a reservation that has lapsed stays so."""
+        """Extend the leases of running requests; a reservation that has expired stays so."""
         ...
 
     def usage(self, counters: Sequence[Counter], now: float) -> Sequence[Used]: ...
@@ -100,7 +100,7 @@ _SPENT = f"SELECT coalesce((SELECT spent FROM limit_counters WHERE {_OF_COUNTER}
 _USED = f"{_SPENT}, coalesce(sum(amount), 0) FROM limit_holds WHERE {_OF_COUNTER} AND expires_at > ?"
 _IS_HELD = "SELECT 1 FROM limit_holds WHERE request = ? AND expires_at > ?"
 _HOLD = (
-    # A hold that has lapsed may still be there.
+    # A hold that has expired may still be there.
     "INSERT OR REPLACE INTO limit_holds (holder, name, resets, request, amount, expires_at) VALUES (?, ?, ?, ?, ?, ?)"
 )
 _ADD = (

@@ -28,7 +28,7 @@ _STOP_REASONS = {
     "tool_calls": "tool_use",
     "length": "max_tokens",
     "content_filter": "refusal",
-    # A long search: the client sends the message back, and DeepSeek goes on.
+    # A long search: the client sends the message back, and DeepSeek continues.
     "pause_turn": "pause_turn",
 }
 # Every count that the official types have.

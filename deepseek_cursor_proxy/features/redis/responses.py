@@ -3,7 +3,7 @@
 Each part is sealed for its row, its status and its place there: a row that another one was copied to counts as none.
 
 A job is leased by the proxy that runs it, which renews the lease every few seconds. An unfinished response whose lease
-has lapsed belongs to a proxy that was killed or cut off, and is failed for all others. If that one finishes it all the
+has expired belongs to a proxy that was killed or cut off, and is failed for all others. If that one finishes it all the
 same, that counts.
 """
 

@@ -3,8 +3,8 @@
 write    returns when the engine has acknowledged. If it cannot be used, or is late, the write goes to the backlog
          in the file of this instance, and so do all writes after it, until a thread has written them in order
 read     waits as long as the engine usually takes, once more if that was too short, and then returns None
-secret   the engine has an HMAC of the secret of those who share it. An instance with another secret says so, goes
-         on alone and neither reads nor writes there
+secret   the engine has an HMAC of the secret of those who share it. An instance with another secret says so,
+         works alone and neither reads nor writes there
 """
 
 import functools
@@ -258,7 +258,7 @@ class SharedState:
             self.refusal = "another installation secret is in use there"
             _log.error(
                 "%s is NOT shared: %s. Give every proxy the same secret (secret_file, or the variable "
-                "DEEPSEEK_CURSOR_PROXY_SECRET) and start it again; until then this one goes on alone",
+                "DEEPSEEK_CURSOR_PROXY_SECRET) and start it again; until then this one works alone",
                 self.address,
                 self.refusal,
             )

@@ -1,4 +1,4 @@
-"""Jobs: work that goes on when the client that started it leaves, and that any number of clients may follow.
+"""Jobs: work that continues when the client that started it leaves, and that any number of clients may follow.
 
 A thread of its own runs a job and appends its events. The job has a Wakeup in place of a client: cancelling the job,
 or stopping the proxy, sets it, and every wait of the work ends as if the client had left. The events are held, packed,

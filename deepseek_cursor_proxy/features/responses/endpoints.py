@@ -1,9 +1,9 @@
 """POST /responses, also in the background, and its input_tokens and compact; /responses/{id}: stored responses are
 retrieved, streamed again, listed, cancelled and deleted.
 
-A response goes on from stored ones (`ResponseInput`), and is in the store before its last event is visible. To the
-caller of another key a response does not exist. Every stored item has a type, an id and a status: clients may leave
-them out when they send an item, and count on them when they list it.
+A response continues stored ones (`ResponseInput`), and is in the store before its last event is visible. To the caller
+of another key a response does not exist. Every stored item has a type, an id and a status: clients may leave them out
+when they send an item, and count on them when they list it.
 """
 
 import re
@@ -245,7 +245,7 @@ class ResponseInput:
             )
         if previous.json_bytes > self._max_bytes:
             raise errors.TooLarge(
-                f"The history that this request goes on from is larger than {self._max_bytes} bytes. Start a new chat."
+                f"The history that this request continues is larger than {self._max_bytes} bytes. Start a new chat."
             )
         return [*previous.input, *previous.body["output"]]
 
@@ -262,7 +262,7 @@ class ResponseInput:
                 referred = known.get(item_id) or self._stored_item(item_id or "", options)
                 if referred is None:
                     raise errors.BadRequest(
-                        f"Item {safe_text(item_id, 100)} is not known here. Send the item itself, or go on with "
+                        f"Item {safe_text(item_id, 100)} is not known here. Send the item itself, or continue with "
                         "previous_response_id.",
                         param="input",
                     )
@@ -273,7 +273,7 @@ class ResponseInput:
                 if total > self._max_bytes:
                     raise errors.TooLarge(
                         f"The items that this request refers to are larger than {self._max_bytes} bytes together. "
-                        "Refer to each once, or go on with previous_response_id."
+                        "Refer to each once, or continue with previous_response_id."
                     )
             own.append(item)
         return own

@@ -354,7 +354,7 @@ class ResponseStore(Table[ResponseChange]):
     def _select(self, caller: bytes, id: str, *, with_events: bool) -> ResponseRow | None:
         """The row in the file. Raises Unusable."""
         if not id.isascii():
-            # Our ids are ASCII; a made-up one may not even be text for SQLite.
+            # Our ids are ASCII; one that a client invented may be no valid text for SQLite.
             return None
         found = self.database.select(
             f"SELECT caller, id, status, created_at, body, input, {'events' if with_events else 'NULL'} "

@@ -103,8 +103,8 @@ def _messages(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> li
 def _pair_searches(turn: dict[str, Any], *, is_last: bool) -> dict[str, Any]:
     """The turn with a result after every search, as DeepSeek requires.
 
-    A search whose answer broke off before the result is left out, unless the turn is to go on. A result alone becomes
-    text.
+    A search whose answer broke off before the result is left out, unless the turn is to continue. A result alone
+    becomes text.
     """
     paired: list[Block] = []
     answered: set[Any] = set()
@@ -253,8 +253,8 @@ class MessageStreamReader(EventReader):
         self._kind = None
         deltas = super()._read_event(events, data)
         if self._kind == "ping":
-            # A sign of life, as the comments of a queue are. The first one comes with the beginning of every stream
-            # and counts as nothing: the call can still be made again.
+            # A keep-alive, as the comments of a queue are. The first one comes with the beginning of every stream and
+            # counts as nothing: the call can still be made again.
             events.batch += [Heartbeat("ping")] if self._has_pinged else []
             self._has_pinged = True
         events.is_done = events.is_done or self._kind == "message_stop"

@@ -220,7 +220,7 @@ class ResponseReader(EventReader):
         if response.get("error") or status in ("failed", "cancelled"):
             raise chat_api.failure(response)
         if status in ("queued", "in_progress"):
-            raise UpstreamFailed("DeepSeek's answer is not finished, and it keeps none to be asked for again.")
+            raise UpstreamFailed("DeepSeek's answer is not finished, and DeepSeek stores none to retrieve later.")
         # Items that began and did not end: as the response has them, or as far as they came.
         known = {as_text(item.get("id")): item for item in map(as_object, as_list(output))}
         deltas: list[Delta] = []

@@ -85,7 +85,7 @@ class TestReports(BrokenTurnsTestCase):
         wait_until(lambda: records)
         [record] = records
         assert record.repair is not None
-        self.assertEqual("2 calls written as text, empty turn asked for again", row(record)["repaired"])
+        self.assertEqual("2 calls written as text, empty turn retried", row(record)["repaired"])
         self.assertEqual(["read_file", "read_file"], [call.name for call in record.repair.calls])
         self.assertIn("<｜DSML｜invoke", record.repair.markup[0])
         # Both calls are paid for; the second had the prompt of the first cached.
@@ -95,7 +95,7 @@ class TestReports(BrokenTurnsTestCase):
         counts = [(*labels.values(), count) for _, labels, count in statistics.repairs.samples()]
         self.assertEqual([("calls", 1), ("empty", 1)], counts)
         report = explain(sorted(self.folder.iterdir())[-1])
-        self.assertIn("repaired: 2 calls written as text, empty turn asked for again", report)
+        self.assertIn("repaired: 2 calls written as text, empty turn retried", report)
 
 
 class TestEmptyTurns(BrokenTurnsTestCase):

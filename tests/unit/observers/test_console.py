@@ -172,7 +172,7 @@ class TestConsole(unittest.TestCase):
         call = ToolCall("id", "read", "{}")
         for repair, words in (
             (Repair((call,)), "1 call written as text"),
-            (Repair((call, call), ("x",), True), "2 calls written as text, empty turn asked for again"),
+            (Repair((call, call), ("x",), True), "2 calls written as text, empty turn retried"),
         ):
             self.assertIn(f" · repaired: {words} · ", self.lines(finished(repair=repair))[-1])
 
