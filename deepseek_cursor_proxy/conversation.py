@@ -57,10 +57,10 @@ class Memo(Generic[Key, Value]):
     def get(self, key: Key) -> Value | None:
         found = self._young.get(key)
         if found is None and (found := self._old.get(key)) is not None:
-            self.keep(key, found)
+            self.put(key, found)
         return found
 
-    def keep(self, key: Key, value: Value) -> None:
+    def put(self, key: Key, value: Value) -> None:
         size = self._size_of(key, value)
         if size > self._half:
             # It would evict everything else.
@@ -77,7 +77,7 @@ def value_key(value: Any) -> bytes:
     if known is None:
         # The memo keeps the value alive, so that no other object gets its id.
         known = marshal.dumps(value, _MARSHAL_VERSION), value
-        _marshaled.keep(id(value), known)
+        _marshaled.put(id(value), known)
     return known[0]
 
 

@@ -258,7 +258,7 @@ def _system_message(content: str | Parts) -> Message:
     known = _prompts.get(content)
     if known is None:
         known = Message("system", content)
-        _prompts.keep(content, known)
+        _prompts.put(content, known)
     return known
 
 

@@ -322,7 +322,7 @@ class ChatTracker:
         request, digests, tools = self._request, self._outline.tools, self._chats.tools
         if digests and ((known := tools.get(self._chat)) is None or known.digests != digests):
             new = ChatTools(digests, request.tools, request.server_tools, request.sent_names, self._api)
-            tools.keep(self._chat, new)
+            tools.put(self._chat, new)
 
     def record_tokens(self, tokens: PromptTokens) -> None:
         """Record the tokens of this request, for the next one of the chat."""

@@ -265,7 +265,7 @@ def digest_message(message: Message) -> MessageDigest:
     own = _known.get(message)
     if own is None:
         own = _compute(message)
-        _known.keep(message, own)
+        _known.put(message, own)
     return own
 
 

@@ -77,5 +77,5 @@ class TokenCounter:
         count = self._texts.get(key)
         if count is None:
             count = self._tokenizer.count(text)
-            self._texts.keep(key, count)
+            self._texts.put(key, count)
         return count

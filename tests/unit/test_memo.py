@@ -59,26 +59,26 @@ class TestMemo(unittest.TestCase):
         self.memo: Memo[str, str] = Memo(100, lambda key, value: len(key) + len(value))
 
     def test_a_value_is_found_by_an_equal_key(self) -> None:
-        self.memo.keep("key", "value")
+        self.memo.put("key", "value")
         self.assertEqual("value", self.memo.get("".join(["k", "ey"])))
         self.assertIsNone(self.memo.get("other"))
 
     def test_a_memo_never_holds_more_than_its_bound(self) -> None:
         for number in range(1000):
-            self.memo.keep(f"{number:05}", "12345")
+            self.memo.put(f"{number:05}", "12345")
         held = [number for number in range(1000) if f"{number:05}" in {**self.memo._old, **self.memo._young}]
         self.assertLessEqual(len(held) * 10, 100)
         self.assertEqual(list(range(1000 - len(held), 1000)), held)
 
     def test_an_entry_in_use_stays_when_others_are_dropped(self) -> None:
-        self.memo.keep("often", "asked")
+        self.memo.put("often", "asked")
         for number in range(1000):
-            self.memo.keep(f"{number:05}", "12345")
+            self.memo.put(f"{number:05}", "12345")
             self.assertEqual("asked", self.memo.get("often"))
 
     def test_an_entry_that_is_too_large_evicts_nothing(self) -> None:
-        self.memo.keep("small", "x")
-        self.memo.keep("large", "x" * 100)
+        self.memo.put("small", "x")
+        self.memo.put("large", "x" * 100)
         self.assertIsNone(self.memo.get("large"))
         self.assertEqual("x", self.memo.get("small"))
 
@@ -90,7 +90,7 @@ class TestMemo(unittest.TestCase):
                 key = f"{number % 50:05}"
                 if self.memo.get(key) not in (None, key * 2):
                     wrong.append(key)
-                self.memo.keep(key, key * 2)
+                self.memo.put(key, key * 2)
 
         run_at_once(fill, range(4))
         self.assertEqual([], wrong)

@@ -63,7 +63,7 @@ def encode(request: ChatRequest, memory: Chat = NO_CHAT, host: Host = DEEPSEEK) 
         encoded_tools = _tools.get(key)
         if encoded_tools is None:
             encoded_tools = encode_json(all_tools(request))
-            _tools.keep(key, encoded_tools)
+            _tools.put(key, encoded_tools)
         between, placeholder, after = after.partition(b'"tools":0')
         after = between + placeholder[:-1] + encoded_tools + after
     # Only what shapes a message: the host's options are not part of one.

@@ -268,7 +268,7 @@ class ResponseStore(Table[ResponseChange]):
         packed = compress(raw)
         # A value takes its text, four bytes a character at worst, and a hundred bytes for itself.
         memory = len(packed) + 4 * len(raw) + 100 * count_value_starts(raw)
-        self._unpacked.keep(packed, _Unpacked(value, len(raw), memory))
+        self._unpacked.put(packed, _Unpacked(value, len(raw), memory))
         return packed
 
     def _unpack(self, packed: bytes) -> _Unpacked:

@@ -78,7 +78,7 @@ def _tools(request: ChatRequest) -> list[dict[str, Any]]:
     tools = _known_tools.get(key)
     if tools is None:
         tools = [{"type": "function", **tool["function"]} for tool in chat_api.tools(request)]
-        _known_tools.keep(key, tools)
+        _known_tools.put(key, tools)
     return tools
 
 
