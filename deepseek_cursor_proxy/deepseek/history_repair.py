@@ -3,12 +3,12 @@
 DeepSeek requires the result of every tool call, by id, right after the message with the calls. Clients that were
 stopped, restarted or summarised send other histories. The repairs, by their names in log and trace:
 
-    cancelled   a call without a result gets a neutral one
-    moved       a result after other messages goes next to its call, if no answer of the model is in between
-    repeated    the same result again is dropped
-    orphaned    a result without a call, or a second and different one, becomes a user message
-    named       a call without an id, or with a duplicate, gets an id made of its position; its result gets the same id
-    emptied     an assistant message without any content is left out
+    cancelled       a call without a result gets a neutral one
+    moved           a result after other messages goes next to its call, if no answer of the model is in between
+    repeated        the same result again is dropped
+    orphaned        a result without a call, or a second and different one, becomes a user message
+    ids given       a call without an id, or with a duplicate, gets an id made of its position, and so does its result
+    empty dropped   an assistant message without any content is left out
 
 Each repair depends only on messages up to its position, so a chat that grows keeps its prefix for DeepSeek's cache.
 No text of a client is lost: a result that cannot stay a result stays as text.
@@ -168,7 +168,7 @@ class _HistoryBuilder:
         elif message.role == "assistant" and message.tool_calls:
             self._add_round(index, message)
         elif message.role == "assistant" and is_silent(message):
-            self._repairs["emptied"] += 1
+            self._repairs["empty dropped"] += 1
         else:
             self._is_interrupted = True
             self._has_user_spoken = self._has_user_spoken or message.role == "user"
@@ -194,7 +194,7 @@ class _HistoryBuilder:
         calls = []
         for position, call in enumerate(message.tool_calls):
             if not call.id or call.id in used:
-                self._repairs["named"] += 1
+                self._repairs["ids given"] += 1
                 # By position, so that every later request gets the same id.
                 name = f"call_{index}_{position}"
                 while name in sent or name in used:

@@ -199,7 +199,7 @@ def _format_finished(event: events.Finished) -> tuple[str, str]:
         is_same_cache = last.model == event.facts.model and last.upstream == event.upstream
         forgot, other = "the chat is unchanged: DeepSeek forgot it", "another upstream has its own cache"
         parts.append(forgot if is_same_cache else other)
-    if event.repair is not None and (repair := event.repair.words()):
+    if event.repair is not None and (repair := event.repair.summary()):
         parts.append(f"repaired: {repair}")
     if event.finish_reason:
         parts.append(safe_text(event.finish_reason, 40))

@@ -192,7 +192,7 @@ class Repair(NamedTuple):
     markup: tuple[str, ...] = ()
     is_repeated: bool = False
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """One line for the log: `2 calls written as text, empty turn retried`."""
         count = len(self.calls)
         parts = [f"{count} call{'' if count == 1 else 's'} written as text"] if count else []

@@ -106,9 +106,9 @@ CAUSES = {
 }
 
 
-def cause_of(words: str) -> str:
-    """The first cause in the words of a divergence, without what differs from request to request."""
-    return CAUSES.get(re.split("[ ,]", words)[0], words)
+def cause_of(divergence: str) -> str:
+    """The first cause in a divergence, without the part that differs from request to request."""
+    return CAUSES.get(re.split("[ ,]", divergence)[0], divergence)
 
 
 def outline(request: ChatRequest, history: History) -> RequestOutline:

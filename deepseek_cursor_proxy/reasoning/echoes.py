@@ -1,13 +1,13 @@
-"""Turns whose reasoning and text a client divides otherwise than the model did, found by their words.
+"""Turns whose reasoning and text a client divides otherwise than the model did, found by their squeezed text.
 
 opencode and pi send the thinking of turns before a switch of the model or the API as text before the answer, in the
 same message or, by Responses, in one of its own. Qwen Code trims reasoning and edits older messages, so that no other
-key finds the turn. The words of such a turn are still the same: its reasoning, text and calls without white space (see
-`TurnKeys.words_key`). Where a reasoning is stored under them, the message gets it byte for byte, and its text loses the
-echo. That happens before the history is identified: the turn and all later ones have the keys that they would have had
+key finds the turn. Its squeezed text is still the same: reasoning and text without white space. Where a reasoning is
+stored under it and the calls (`TurnKeys.squeezed_key`), the message gets it byte for byte, and its text loses the echo.
+That happens before the history is identified: the turn and all later ones have the keys that they would have had
 without the echo.
 
-Rule: the client itself sends every word of the reasoning, so no text of another chat can get in. No I/O.
+Rule: the client itself sends all of the reasoning, so no text of another chat can get in. No I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,23 +24,23 @@ _Edits = Mapping[int, Message | None]
 _ECHOES: Stage[Message, _Edits] = Stage("echoes")
 _BYTES_PER_EDIT = 300
 
-_NOTICE_WORDS = remove_spaces(thinking_blocks.NOTICE)
+_SQUEEZED_NOTICE = remove_spaces(thinking_blocks.NOTICE)
 # No model writes more white space before an answer.
 _LONGEST_LEAD = 8
 
 
 def record_keys(keys: TurnKeys, answer: Message) -> tuple[bytes, ...]:
-    """The keys by the words of an answer; none for one without reasoning, which has no echo.
+    """The keys by the squeezed text of an answer; none for one without reasoning, which has no echo.
 
-    Nor for one with nothing else: its words are those of any answer that says the same.
+    Nor for one with nothing else: any answer that says the same has this text.
     """
     if is_blank(answer.reasoning) or not isinstance(answer.content, str):
         return ()
     if is_blank(answer.content) and not answer.tool_calls:
         return ()
-    words, lead = _squeezed(f"{answer.reasoning}{answer.content}"), _lead(answer.content)
+    squeezed, lead = _squeeze(f"{answer.reasoning}{answer.content}"), _lead(answer.content)
     leads = ("", lead) if 0 < len(lead) <= _LONGEST_LEAD else ("",)
-    return tuple([keys.words_key(words, lead) for lead in leads])
+    return tuple([keys.squeezed_key(squeezed, lead) for lead in leads])
 
 
 def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: Chat = NO_CHAT) -> FoundTurns:
@@ -80,29 +80,29 @@ class _Reading(NamedTuple):
     # The text of the message before it, if that belongs to the turn.
     echo: str | None
     keys: TurnKeys
-    words: str
+    squeezed: str
 
     @property
     def key(self) -> bytes:
-        return self.keys.words_key(self.words)
+        return self.keys.squeezed_key(self.squeezed)
 
     def without_echo(self, texts: Sequence[str], find: FindTexts) -> Message | None:
         """The message with its reasoning and without the echo; None if no stored text is its reasoning."""
         message = self.message
         said = message.reasoning if self.echo is None else self.echo
         if said is not None and not is_blank(said):
-            words = remove_spaces(said)
-            stored = next((text for text in texts if remove_spaces(text) == words), None)
+            squeezed = remove_spaces(said)
+            stored = next((text for text in texts if remove_spaces(text) == squeezed), None)
             return message._replace(reasoning=stored) if stored not in (None, message.reasoning) else None
         if len({remove_spaces(text) for text in texts}) != 1:
-            # None; or the words can be divided in two ways.
+            # None; or the text can be divided in two ways.
             return None
         rest = _text_after(str(message.content), texts[0])
         if rest is None:
             return None
         # The echo may have ended with white space, or the client has added some.
         lead = _lead(rest)[-_LONGEST_LEAD:]
-        leads = {self.keys.words_key(self.words, lead[start:]): lead[start:] for start in range(len(lead))}
+        leads = {self.keys.squeezed_key(self.squeezed, lead[start:]): lead[start:] for start in range(len(lead))}
         known = find(list(leads)) if leads else {}
         own_lead = next((own for key, own in leads.items() if key in known), "")
         return message._replace(content=own_lead + rest.lstrip(), reasoning=texts[0])
@@ -131,19 +131,19 @@ def _readings(turns: FoundTurns, at: int) -> list[_Reading]:
         echo, answer = messages[last - 1], messages[last]
         is_echo = is_blank(echo.reasoning) and not echo.tool_calls and is_blank(answer.reasoning)
         if is_echo and isinstance(echo.content, str) and isinstance(answer.content, str):
-            readings.append(_Reading(last, answer, echo.content, own, _squeezed(echo.content + answer.content)))
+            readings.append(_Reading(last, answer, echo.content, own, _squeeze(echo.content + answer.content)))
     message, own = messages[at], keys[at]
     if own is not None and isinstance(message.content, str):
-        readings.append(_Reading(at, message, None, own, _squeezed((message.reasoning or "") + message.content)))
+        readings.append(_Reading(at, message, None, own, _squeeze((message.reasoning or "") + message.content)))
     return readings
 
 
-def _squeezed(text: str) -> str:
-    """The words of a reasoning and the text after it, without what we display in that."""
+def _squeeze(text: str) -> str:
+    """A reasoning and the text after it without white space, and without the blocks and notices that we display."""
     openings = [at for opening in thinking_blocks.OPENINGS if (at := text.find(opening)) >= 0]
     if openings:
         text = text[: min(openings)] + thinking_blocks.strip_display(text[min(openings) :])
-    return remove_spaces(thinking_blocks.strip_notices(text)).replace(_NOTICE_WORDS, "")
+    return remove_spaces(thinking_blocks.strip_notices(text)).replace(_SQUEEZED_NOTICE, "")
 
 
 def _lead(text: str) -> str:
@@ -155,10 +155,10 @@ def _text_after(text: str, reasoning: str) -> str | None:
     begins, text = reasoning.strip(), text.lstrip()
     if text.startswith(begins):
         return text[len(begins) :]
-    words = remove_spaces(begins)
-    left = len(words)
+    squeezed = remove_spaces(begins)
+    left = len(squeezed)
     for at, character in enumerate(text, 1):
         left -= len(remove_spaces(character))
         if not left:
-            return text[at:] if remove_spaces(text[:at]) == words else None
+            return text[at:] if remove_spaces(text[:at]) == squeezed else None
     return None

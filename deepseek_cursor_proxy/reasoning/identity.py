@@ -8,7 +8,7 @@ messages), so a turn has fallback keys, each still specific enough to identify t
     result    the message, and the random id of a tool result that it answers
     near      the message and what came since the answer before the last question, without system prompts: in
               A1 U2 A2 T A3, the key of A3 is made of A1 U2 A2 T A3, whatever came before A1
-    words     the reasoning, text and calls without white space, however the client divides them (see echoes)
+    squeezed  the reasoning, text and calls without white space, however the client divides them (see echoes)
 
 Rule: recording and looking up call the same function, `_HashChains.add`. No key is made of a tool's name, of "the same
 question", or of an id like call_0 alone: all of these recur. This file knows no store.
@@ -98,7 +98,7 @@ class TurnKeys:
         return tuple([digest(self._namespace, b"result", text_bytes(result_id), self._own) for result_id in unique_ids])
 
     def record_keys(self) -> tuple[bytes, ...]:
-        """All keys under which to record the turn, except words keys."""
+        """All keys under which to record the turn, except squeezed keys."""
         # Without empty properties: reading a cached property costs more than a digest.
         calls, results = self.call if self._calls else (), self.result if self._result_ids else ()
         return (self.exact, *calls, *results, self.near)
@@ -108,13 +108,13 @@ class TurnKeys:
         keys: bytes | tuple[bytes, ...] = getattr(self, proof)
         return (keys,) if isinstance(keys, bytes) else keys
 
-    def words_key(self, words: str, lead: str = "") -> bytes:
+    def squeezed_key(self, squeezed: str, lead: str = "") -> bytes:
         """The key of a turn by its reasoning and text without white space; `lead` is white space before the text."""
-        # With their ids: another turn may have called the same after the same words.
+        # With their ids: another turn may have called the same after the same text.
         calls = [
             field for call in self._calls for field in (text_bytes(call.id), text_bytes(call.name), arguments(call))
         ]
-        return digest(self._namespace, b"words", text_bytes(words), text_bytes(lead), *calls)
+        return digest(self._namespace, b"words", text_bytes(squeezed), text_bytes(lead), *calls)
 
 
 # The kinds of key, strongest first, as traces name them.

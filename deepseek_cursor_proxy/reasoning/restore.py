@@ -339,7 +339,7 @@ def restore(request: ChatRequest, found: FoundTurns, memory: Chat = NO_CHAT) -> 
     settled = next((index for index in missing if not is_silent(messages[index])), len(messages))
     lookup.store(_RestoredTurns(restored, settled, known.uses + 1), sum([each.size for each in restored.values()]))
     repaired, turns = repair(messages, memory), tuple([each.turn for each in restored.values()])
-    if "emptied" in repaired.repairs:
+    if "empty dropped" in repaired.repairs:
         # They are not sent, so they miss nothing.
         kept = {*repaired.origins}
         turns = tuple([turn for turn in turns if turn.index in kept])

@@ -121,12 +121,12 @@ def is_made_by_tool(item: Mapping[str, Any]) -> bool:
     return item.get("type") not in _PLAIN_ITEMS
 
 
-def split_words(words: str, lengths: Sequence[int], *, whole_at: int) -> list[str]:
+def split_text(text: str, lengths: Sequence[int], *, whole_at: int) -> list[str]:
     """The reasoning or the text of a turn, in its places; all of it in one place if the lengths do not fit it."""
-    if sum(lengths) != len(words):
-        return [words if place == whole_at % len(lengths) else "" for place in range(len(lengths))]
+    if sum(lengths) != len(text):
+        return [text if place == whole_at % len(lengths) else "" for place in range(len(lengths))]
     ends = list(accumulate(lengths, initial=0))
-    return [words[start:end] for start, end in pairwise(ends)]
+    return [text[start:end] for start, end in pairwise(ends)]
 
 
 # What the API has for every message, what other hosts call reasoning, and what clients add by themselves.

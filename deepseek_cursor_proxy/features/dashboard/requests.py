@@ -157,7 +157,7 @@ def row(record: RequestRecord, id: int | None = None) -> dict[str, Any]:
         "turns": record.turns._asdict(),
         "repairs": dict(record.repairs),
         "divergence": record.divergence,
-        "repaired": record.repair.words() if record.repair is not None else None,
+        "repaired": record.repair.summary() if record.repair is not None else None,
         "messages": facts.messages,
         "tools": facts.tools,
         "body_bytes": facts.body_bytes,

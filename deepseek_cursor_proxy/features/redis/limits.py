@@ -62,17 +62,17 @@ class SharedLimits:
         self._known: dict[Counter, int] = {}
 
     def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
-        words = [request_id.encode(), repr(now).encode(), _LEASE]
+        arguments = [request_id.encode(), repr(now).encode(), _LEASE]
         for hold in holds:
-            words += [*self._describe(hold.counter, now), b"%d" % hold.amount, b"%d" % hold.most]
-        at, *used = self._numbers(RESERVE_LIMITS, words, 3)
+            arguments += [*self._describe(hold.counter, now), b"%d" % hold.amount, b"%d" % hold.most]
+        at, *used = self._numbers(RESERVE_LIMITS, arguments, 3)
         return Refusal(holds[min(at, len(holds)) - 1], Used(*used)) if at else None
 
     def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
-        words = [request_id.encode(), b"%d" % SETTLED_SECONDS]
+        arguments = [request_id.encode(), b"%d" % SETTLED_SECONDS]
         for counter, amount in spent:
-            words += [*self._describe(counter, now), b"%d" % amount]
-        reply = self._state.write(SETTLE_LIMITS, _KEY, words)
+            arguments += [*self._describe(counter, now), b"%d" % amount]
+        reply = self._state.write(SETTLE_LIMITS, _KEY, arguments)
         if reply is None:
             raise self._fault()
         totals = self._checked(reply, len(spent))
@@ -84,12 +84,12 @@ class SharedLimits:
         self._numbers(RENEW_LIMITS, [repr(now).encode(), _LEASE, *(each.encode() for each in request_ids)], 0)
 
     def usage(self, counters: Sequence[Counter], now: float) -> Sequence[Used]:
-        words = [word for counter in counters for word in self._describe(counter, now)]
-        numbers = self._numbers(USED_LIMITS, [repr(now).encode(), *words], 2 * len(counters))
+        arguments = [each for counter in counters for each in self._describe(counter, now)]
+        numbers = self._numbers(USED_LIMITS, [repr(now).encode(), *arguments], 2 * len(counters))
         return [Used(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
 
-    def _numbers(self, script: Script, words: Sequence[bytes], count: int) -> Sequence[int]:
-        numbers = self._checked(self._state.read(script, _KEY, words, _SECONDS), count)
+    def _numbers(self, script: Script, arguments: Sequence[bytes], count: int) -> Sequence[int]:
+        numbers = self._checked(self._state.read(script, _KEY, arguments, _SECONDS), count)
         if numbers is None:
             raise self._fault()
         return numbers

@@ -41,10 +41,10 @@ class SharedResponses:
 
     def change(self, change: ResponseChange) -> bool | None:
         """Make a change. True if a row was replaced, deleted or inserted; None if it waits for the engine."""
-        words = change_words(change, self._seconds, self._state.sealer(change.caller, _USE))
+        arguments = change_arguments(change, self._seconds, self._state.sealer(change.caller, _USE))
         if change.row is not None and change.row.is_unfinished:
             self._renewer.wake()
-        reply = self._state.write(CHANGE_RESPONSE, response_key(change.caller, change.id), words)
+        reply = self._state.write(CHANGE_RESPONSE, response_key(change.caller, change.id), arguments)
         return None if reply is None else reply == 1
 
     def find(self, caller: bytes, id: str, *, with_events: bool) -> ResponseRow | None:
@@ -71,16 +71,16 @@ def response_key(caller: bytes, id: str) -> bytes:
     return prefix(caller) + b"s" + id.encode()
 
 
-def change_words(change: ResponseChange, seconds: bytes, sealer: Sealer) -> list[bytes]:
-    """A change as CHANGE_RESPONSE gets it."""
+def change_arguments(change: ResponseChange, seconds: bytes, sealer: Sealer) -> list[bytes]:
+    """The arguments of CHANGE_RESPONSE for a change."""
     row = change.row
     if row is None:
         return [b"delete", seconds]
     lease = _LEASE_SECONDS if row.is_unfinished else 0
-    words = [b"put" if change.may_insert else b"update", seconds, b"%d" % lease, row.status.encode()]
-    parts = zip((row.body, row.input, row.events), _places(row.id, words[-1]), strict=True)
+    arguments = [b"put" if change.may_insert else b"update", seconds, b"%d" % lease, row.status.encode()]
+    parts = zip((row.body, row.input, row.events), _places(row.id, arguments[-1]), strict=True)
     sealed = (sealer.seal_bytes(part, place) if part is not None else b"" for part, place in parts)
-    return [*words, repr(row.created_at).encode(), *sealed]
+    return [*arguments, repr(row.created_at).encode(), *sealed]
 
 
 def _places(id: str, status: bytes) -> list[bytes]:

@@ -70,9 +70,9 @@ class Trace:
 
     def _add_reroute(self, event: events.Rerouted) -> None:
         trace, _ = self._open[event.number]
-        words = {"failed": event.failed, "reason": event.reason, "upstream": event.upstream}
+        reroute = {"failed": event.failed, "reason": event.reason, "upstream": event.upstream}
         # How many times it had been restored by then.
-        trace.setdefault("rerouted", []).append({**words, "after": len(trace.get("restored", ()))})
+        trace.setdefault("rerouted", []).append({**reroute, "after": len(trace.get("restored", ()))})
 
     def _finish(self, event: events.Finished) -> None:
         opened = self._open.pop(event.facts.number, None)
@@ -137,7 +137,7 @@ def _finished_fields(event: events.Finished, timing: Mapping[str, float]) -> dic
             "first_delta_seconds": event.timing.first_delta,
             "total_seconds": event.timing.total,
         },
-        "repair": {"words": repair.words(), **repair._asdict()} if repair is not None else None,
+        "repair": {"summary": repair.summary(), **repair._asdict()} if repair is not None else None,
     }
 
 
@@ -179,12 +179,12 @@ def explain(path: Path) -> str:
 
 def _report(trace: Any) -> Iterator[str]:
     outcome = f"{trace['outcome']} ({trace['status']})"
-    words = (f"#{trace['number']}", trace.get("received_at"), trace["client_request"].get("model"), outcome)
-    yield " · ".join(str(word)[:120] for word in words if word)
+    parts = (f"#{trace['number']}", trace.get("received_at"), trace["client_request"].get("model"), outcome)
+    yield " · ".join(str(part)[:120] for part in parts if part)
     if usage := trace.get("usage"):
         yield f"tokens      {format_tokens(read_usage(usage))}"
     if repair := trace.get("repair"):
-        yield f"answer      repaired: {repair['words']}"
+        yield f"answer      repaired: {repair['summary']}"
     tries = trace.get("restored", ())
     if not tries:
         yield "The request was not prepared: it failed before that."
@@ -218,10 +218,10 @@ def _attempt(restored: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _describe_message(turn: Mapping[str, Any]) -> str:
-    words = " ".join(turn["says"].split())
-    words = words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]}…"
+    says = " ".join(turn["says"].split())
+    says = says if len(says) <= _MOST_SHOWN else f"{says[:_MOST_SHOWN]}…"
     calls = " ".join([f"{name}(…)" for name in turn["calls"]])
-    return " ".join(filter(None, (words and f"“{words}”", calls[:80]))) or "(nothing)"
+    return " ".join(filter(None, (says and f"“{says}”", calls[:80]))) or "(nothing)"
 
 
 def _describe_reasoning(turn: Mapping[str, Any]) -> str:

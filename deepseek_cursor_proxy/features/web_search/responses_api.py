@@ -99,16 +99,16 @@ def _items(fields: Mapping[str, Any], turn: Message | None) -> list[dict[str, An
     # and text without a place goes first or last.
     made = unpack_items(turn, server_tools.RESPONSES) or ()
     places: list[Mapping[str, Any]] = [{"type": "thinking", "length": 0}, *made, {"type": "text", "length": 0}]
-    words: dict[str, Iterator[str]] = {}
+    texts: dict[str, Iterator[str]] = {}
     for kind, whole, whole_at in (("thinking", fields.get("reasoning_content"), 0), ("text", content, -1)):
         lengths = [place["length"] for place in places if place["type"] == kind]
-        words[kind] = iter(server_tools.split_words(whole or "", lengths, whole_at=whole_at))
+        texts[kind] = iter(server_tools.split_text(whole or "", lengths, whole_at=whole_at))
     items: list[dict[str, Any]] = []
     for place in places:
-        if place["type"] not in words:
+        if place["type"] not in texts:
             items.append(dict(place))
         # DeepSeek refuses empty reasoning like missing reasoning.
-        elif text := next(words[place["type"]]):
+        elif text := next(texts[place["type"]]):
             items.append(_reasoning_item(text) if place["type"] == "thinking" else _text_item(text))
     calls = fields.get("tool_calls", ())
     if not (made or content or calls):

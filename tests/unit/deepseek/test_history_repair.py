@@ -33,7 +33,7 @@ class TestRepair(unittest.TestCase):
         search = Message("assistant", "", server_items=pack_items("responses", [{"type": "web_search_call"}]))
         for chat in ((U, search, U2), (U, calls("1"), search, U2)):
             self.assertIn(search, repair(chat).messages)
-            self.assertNotIn("emptied", repair(chat).repairs)
+            self.assertNotIn("empty dropped", repair(chat).repairs)
 
     def test_a_history_in_order_is_left_as_the_repair_would_leave_it(self) -> None:
         rng = random.Random(7)
@@ -92,25 +92,25 @@ class TestRepair(unittest.TestCase):
                 "without ids",
                 (U, calls("", ""), *unnamed),
                 "u:u a:call_1_0,call_1_1 t:call_1_0=x t:call_1_1=y",
-                {"named": 2},
+                {"ids given": 2},
             ),
-            ("one id for two calls", (calls("1", "1"), x, y), "a:1,call_0_1 t:1=x t:call_0_1=y", {"named": 1}),
+            ("one id for two calls", (calls("1", "1"), x, y), "a:1,call_0_1 t:1=x t:call_0_1=y", {"ids given": 1}),
             ("ids that come again in the next turn", (calls("1"), x, calls("1"), y), "a:1 t:1=x a:1 t:1=y", {}),
             ("one turn split by calls", (calls("1"), calls("2"), x, y2, U), "a:1 t:1=x a:2 t:2=y u:u", {"moved": 1}),
-            ("behind an assistant that says nothing", (calls("1"), empty, x), "a:1 t:1=x", {"emptied": 1}),
+            ("behind an assistant that says nothing", (calls("1"), empty, x), "a:1 t:1=x", {"empty dropped": 1}),
             (
                 "an id that is also the name of a place",
                 (U, calls("call_1_1", ""), result("call_1_1", "x"), result("", "y")),
                 "u:u a:call_1_1,call_1_1_ t:call_1_1=x t:call_1_1_=y",
-                {"named": 1},
+                {"ids given": 1},
             ),
             (
                 "a later id that is the name of a place",
                 (U, calls("", "call_1_0"), *unnamed),
                 "u:u a:call_1_0_,call_1_0 t:call_1_0_=x t:call_1_0=y",
-                {"named": 1},
+                {"ids given": 1},
             ),
-            ("an assistant that says nothing", (U, empty, U2), "u:u u:u2", {"emptied": 1}),
+            ("an assistant that says nothing", (U, empty, U2), "u:u u:u2", {"empty dropped": 1}),
             ("nobody else", (empty,), "a:", {}),
             ("one that only thought", (U, assistant(reasoning="r")), "u:u a:", {}),
         ):
@@ -184,7 +184,7 @@ class TestRepair(unittest.TestCase):
 
     def test_a_result_without_an_id_answers_one_of_two_equal_calls(self) -> None:
         twins = calls("1", "1")
-        self.assertEqual({"named": 1}, repair((twins, result("", "first"), result("1", "second"))).repairs)
+        self.assertEqual({"ids given": 1}, repair((twins, result("", "first"), result("1", "second"))).repairs)
 
 
 def generated(rng: random.Random) -> tuple[Message, ...]:

@@ -315,7 +315,7 @@ class TestReasoningNeeds(RestoreTestCase):
         for empty in (assistant(""), assistant("", reasoning=""), assistant("", reasoning=" ")):
             prepared = self.memory.prepare(S, U, empty, U2)
             self.assertEqual(((S, U, U2), TurnCounts()), (prepared.request.messages, prepared.count_turns()))
-            self.assertEqual({"emptied": 1}, prepared.repairs)
+            self.assertEqual({"empty dropped": 1}, prepared.repairs)
         self.memory.record((S, U), assistant(""), "known")
         self.assertEqual(["known"], reasonings(self.memory.prepare(S, U, assistant(""), U2)))
 

@@ -136,7 +136,7 @@ class TestItems(unittest.TestCase):
             ("", [0], -1, [""]),
         ):
             with self.subTest(words=words, lengths=lengths):
-                self.assertEqual(places, server_tools.split_words(words, lengths, whole_at=whole_at))
+                self.assertEqual(places, server_tools.split_text(words, lengths, whole_at=whole_at))
 
     def test_items_of_another_api_are_not_found(self) -> None:
         message = Message("assistant", "", server_items=pack_items("messages", [{"type": "text"}]))
