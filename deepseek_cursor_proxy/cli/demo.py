@@ -266,7 +266,7 @@ class _Page:
         for turn, (real, found) in enumerate(request.turns, 1):
             words = "nothing" if found is None else f'"{found[:44]}…"'
             verdict = "exact" if found == real else "NOT what DeepSeek had thought"
-            label = "the proxy put back" if turn == 1 else ""
+            label = "the proxy restored" if turn == 1 else ""
             self._fact(label, f"turn {turn}: {words}  {verdict}", "" if found == real else _RED)
         self._fact("DeepSeek", *(("accepted it", _GREEN) if request.is_accepted else (_refusal(request), _RED)))
         for label, text in _shown(request.answer):
@@ -276,7 +276,7 @@ class _Page:
         accepted = sum(request.is_accepted for request in requests)
         exact = [real == found for request in requests for real, found in request.turns]
         is_good = all(request.is_good for request in requests)
-        summary = f"{accepted} of {len(requests)} requests accepted, {sum(exact)} of {len(exact)} reasonings put back"
+        summary = f"{accepted} of {len(requests)} requests accepted, {sum(exact)} of {len(exact)} reasonings restored"
         self._line(f"\n{summary} exactly.", _GREEN if is_good else _RED)
         if is_good:
             self._line(f"Now with your own key: {program}")

@@ -96,7 +96,7 @@ class Console:
             parts.append(f"without {names}, which the upstream refused")
         if event.has_old_tools:
             tools = len(prepared.request.tools) + len(prepared.request.server_tools)
-            parts.append(f"{_count(tools, 'tool')} of the chat put back, for its cache")
+            parts.append(f"{_count(tools, 'tool')} of the chat restored, for its cache")
         is_remarkable = counts.missing or counts.recovered or event.refused_tools
         self._print("├", event.number, f"reasoning  {' · '.join(parts)}", _YELLOW if is_remarkable else _PLAIN)
 

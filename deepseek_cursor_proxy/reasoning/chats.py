@@ -295,7 +295,7 @@ class ChatTracker:
         self._outline = outline(request, history)
         self._last = last = chats.find(self._chat, self._outline)
         self._own: LastRequest | None = None
-        # Whether the tools are those of the last request, put back.
+        # Whether the tools are those of the last request, restored.
         self.has_old_tools = False
         self.divergence = diagnose(last.outline, self._outline) if last is not None else None
 

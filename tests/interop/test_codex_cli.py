@@ -415,7 +415,7 @@ class CompactionTest(CodexCase):
         ours = self.SMALL + guide()
         with self.assertLogs("deepseek_cursor_proxy.observers.console", "INFO") as logs:
             self.assertIn("All done.", self.codex("exec", *OPTIONS, "What is on my list?", config=ours))
-        self.assertIn("of the chat put back", "\n".join(logs.output))
+        self.assertIn("of the chat restored", "\n".join(logs.output))
         self.assert_cached()
 
     def assert_cached(self) -> None:

@@ -1,4 +1,4 @@
-"""Setting up clients: their configuration files are edited so that they use the proxy, and put back as they were.
+"""Setting up clients: their configuration files are edited so that they use the proxy, and restored.
 
     clients             each client: its files on every system, what has to stand there, and whether it does
     launches            the clients that `run` starts: variables and flags for one run

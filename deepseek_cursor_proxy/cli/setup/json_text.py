@@ -62,7 +62,7 @@ class JsonEdit:
         document = JsonDocument(text, has_comments=self.has_comments)
         parents, member = document.find(path)
         if member is None or text[member.at : member.end] == change["old"]:
-            # It was removed by hand, or put back already.
+            # It was removed by hand, or restored already.
             return text
         if _digest(member.value) != change["new"]:
             raise ChangedLines(f"{'.'.join(path)} is no longer as setup wrote it")

@@ -40,7 +40,7 @@ class TestChats(SocketTestCase):
             with self.assertLogs(CONSOLE, logging.INFO) as logged:
                 sent = self.ask(client)
             self.assertEqual((self.fake.accepted[0]["tools"], "none"), (sent["tools"], sent["tool_choice"]))
-            self.assertIn("2 tools of the chat put back, for its cache", "\n".join(logged.output))
+            self.assertIn("2 tools of the chat restored, for its cache", "\n".join(logged.output))
             self.assertNotIn("prefix lost", "\n".join(logged.output))
             reasonings = [each.get("reasoning_content") for each in sent["messages"] if each["role"] == "assistant"]
             self.assertEqual(["I look.", "Fine."], reasonings)

@@ -54,7 +54,7 @@ class TestDemo(DemoCase):
         first, second, third = ("1", "2"), ("2", "4"), ("3", "6")
         self.assertEqual(put_back, [first, first, second, first, second, third])
         self.assertEqual(self.text.count("accepted it"), 4)
-        self.assertIn("4 of 4 requests accepted, 6 of 6 reasonings put back exactly.", self.text)
+        self.assertIn("4 of 4 requests accepted, 6 of 6 reasonings restored exactly.", self.text)
 
     def test_the_demo_shows_what_cursor_got_and_what_it_dropped(self) -> None:
         self.play()

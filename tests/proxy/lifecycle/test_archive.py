@@ -63,7 +63,7 @@ class ArchiveTest(ServeTest):
 
     def test_the_demo_runs_from_it(self) -> None:
         printed = self.run_command("demo").rest()
-        self.assertIn("6 of 6 reasonings put back exactly.", printed)
+        self.assertIn("6 of 6 reasonings restored exactly.", printed)
         self.assertRegex(printed, rf"Now with your own key: \S*python\S* {re.escape(str(self.archive))}\n")
 
     def test_its_exit_code_is_the_one_of_the_program(self) -> None:

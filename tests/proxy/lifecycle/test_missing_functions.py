@@ -62,7 +62,7 @@ class MissingFunctionsTest(unittest.TestCase):
             with self.subTest(platform):
                 demo = self.run_without(missing, platform, "deepseek_cursor_proxy", "demo")
                 self.assertEqual((0, ""), (demo.returncode, demo.stderr))
-                self.assertIn("4 of 4 requests accepted, 6 of 6 reasonings put back exactly.", demo.stdout)
+                self.assertIn("4 of 4 requests accepted, 6 of 6 reasonings restored exactly.", demo.stdout)
 
     def test_every_test_loads_without_what_pypy_lacks(self) -> None:
         """A module that does not load is an error whatever the name asked for."""
