@@ -337,10 +337,10 @@ def _network(client_ip: str) -> bytes:
 
 
 def _credential(request: HttpRequest) -> str:
-    """The key of a request, or what stands in its place; BadRequest when api-key, Azure's header, holds another one.
+    """The key of a request, "" without one; BadRequest when api-key, Azure's header, holds another key.
 
     Authorization and x-api-key may differ: Claude Code sends both when both of its variables are set. The bearer token
-    wins, as at DeepSeek. A key of Anthropic never counts, so that it is never sent on; WrongKey if there is no other.
+    wins, as at DeepSeek. A key of Anthropic never counts, so that it is never forwarded; WrongKey if there is no other.
     """
     headers = request.headers
     scheme, _, token = headers.get("authorization", "").partition(" ")

@@ -151,7 +151,7 @@ class Lookup(Generic[Item, Result]):
     size: int = 0
 
     def store(self, result: Result, size: int = 0) -> None:
-        """Remember the result for all items, which holds so many bytes besides these."""
+        """Remember the result for all items; `size` is what it holds besides these."""
         self._chat.store(self._stage, self._items, self._conditions, result, size)
 
 

@@ -91,7 +91,7 @@ def _size_text(size: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """One line, whatever the client calls its file."""
+    """A name from the client in one printable line."""
     short = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
     return "".join(char if char.isprintable() else "?" for char in short)
 

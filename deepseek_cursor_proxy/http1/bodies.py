@@ -129,7 +129,7 @@ class ChunkedBody(BodyDecoder):
         return b"".join(payload)
 
     def _single_chunk(self, data: bytes) -> bytes | None:
-        """What is in it if this is one chunk and nothing else: so events are written, and so most of them arrive."""
+        """The content if these bytes are exactly one chunk, as most events arrive; None for any other."""
         if self._expected is not _SIZE_LINE or self._left or self._line:
             return None
         match = _SIZE_LINE.match(data)
@@ -140,7 +140,7 @@ class ChunkedBody(BodyDecoder):
         return data[start:end] if is_whole and start <= _MAX_SIZE_LINE else None
 
     def _whole_chunks(self, data: bytes, position: int, payload: list[bytes]) -> int:
-        """Where the chunks end that are here whole: a megabyte of tiny ones took seconds, step by step."""
+        """The end of the whole chunks from `position` on: one by one, a megabyte of tiny ones took seconds."""
         total, limit = self._total, sys.maxsize if self._limit is None else self._limit
         match_size = _SIZE_LINE.match
         while match := match_size(data, position):

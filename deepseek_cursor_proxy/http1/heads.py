@@ -90,7 +90,7 @@ class HeadBuffer:
         return head
 
     def take_rest(self) -> bytes:
-        """The bytes after the head, handed over once."""
+        """The bytes after the head; none at a second call."""
         rest, self._buffer = bytes(self._buffer), bytearray()
         return rest
 

@@ -53,7 +53,7 @@ class ReusedThreads:
             return thread is not None
 
     def close(self, seconds: float) -> None:
-        """End the threads; those with a task have that many seconds. No task is started from here on."""
+        """End the threads, those with a task within `seconds`. No task is started from here on."""
         with self._ready:
             self._is_closed = True
             self._ready.notify_all()
@@ -117,7 +117,7 @@ class BackgroundTask:
         return self._closing.is_set()
 
     def pause(self, seconds: float) -> None:
-        """Called by the function: wait so long, or until the task is closed."""
+        """Called by the function: wait for `seconds`, or until the task is closed."""
         self._closing.wait(seconds)
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ class ReadWaiter:
         self._poll = _poll(sock, select.POLLIN, peer) if _CLIENT_LEAVES or (peer is None and _CAN_POLL) else None
 
     def wait(self, seconds: float) -> bool:
-        """Whether there is something to read within that time; raises as `pause` does."""
+        """Whether there is something to read within `seconds`; raises as `pause` does."""
         if self._poll is None:
             return wait_readable(self._sock, seconds, self.peer)
         ready = self._poll.poll(seconds * 1000 if seconds > 0 else 0)
@@ -66,27 +66,27 @@ class ReadWaiter:
 
 
 def pause(seconds: float, peer: Peer | None) -> None:
-    """Let that time pass; raises ClientGone when the peer leaves, its `close_reason` when the proxy ends its answer."""
+    """Wait for `seconds`; raises ClientGone when the peer leaves, its `close_reason` when the proxy ends its answer."""
     _wait(None, seconds, peer)
 
 
 def wait_readable(sock: HasFileno, seconds: float, peer: Peer | None) -> bool:
-    """Whether the socket has something to read within that time; raises as `pause` does."""
+    """Whether the socket has something to read within `seconds`; raises as `pause` does."""
     return _wait(sock, seconds, peer) is Readiness.READABLE
 
 
 def wait_writable(sock: HasFileno, seconds: float, peer: Peer | None) -> bool:
-    """Whether the socket can be written to, or has failed to connect, within that time; raises as `pause` does."""
+    """Whether the socket can be written to, or has failed to connect, within `seconds`; raises as `pause` does."""
     return wait_either(sock, seconds, peer) is not Readiness.NONE
 
 
 def wait_either(sock: HasFileno, seconds: float, peer: Peer | None) -> Readiness:
-    """What the socket is ready for within that time, reading before writing; raises as `pause` does."""
+    """What the socket is ready for within `seconds`, reading before writing; raises as `pause` does."""
     return _wait(sock, seconds, peer, for_writing=True)
 
 
 def wait_until_client_reads(client: Peer, seconds: float) -> bool:
-    """Whether the client takes more bytes within that time; raises ClientGone when it leaves."""
+    """Whether the client takes more bytes within `seconds`; raises ClientGone when it leaves."""
     if not _CAN_POLL:
         return bool(select.select([], [client.fileno()], [], max(0.0, seconds))[1])
     # When the proxy ends the answer it closes its own side for reading, which looks as if the client had left.

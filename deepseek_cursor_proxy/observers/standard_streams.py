@@ -74,7 +74,7 @@ class LogStream(io.TextIOBase):
         return len(text)
 
     def drain(self, seconds: float = _END_SECONDS) -> bool:
-        """Wait until all is written, at most so long; whether it is."""
+        """Wait until all is written, for `seconds` at most; returns whether it is."""
         is_written = threading.Event()
         self._queue.put(is_written)
         self._hurry.put(None)

@@ -39,7 +39,7 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import Block
 
 # The memory of a turn's keys and of how it was restored.
 _BYTES_PER_TURN = 1000
-# After so many requests of a chat the store is asked for all its turns again.
+# After this number of requests the store is asked for all turns of a chat again.
 _MOST_USES = 100
 
 _PREAMBLE = (

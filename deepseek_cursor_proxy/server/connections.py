@@ -102,7 +102,7 @@ class Connections:
     # Serving …
 
     def start(self, sock: socket.socket, most: int, serve: Callable[[], None], server: ServerContext) -> None:
-        """Have a thread call `serve` for a client that was accepted, or refuse the client if there are so many."""
+        """Have a thread call `serve` for an accepted client, or refuse the client if there are `most` already."""
         count = len(self)
         if count < most:
             has_thread = self._threads.start(serve)
@@ -128,7 +128,7 @@ class Connections:
                 self._changed.notify_all()
 
     def stop(self, stage: StopStage, seconds: float) -> None:
-        """Bring all connections to this stage, and wait until all have ended, or that time is over."""
+        """Bring all connections to this stage, and wait for their ends, for `seconds` at most."""
         with self._changed:
             self._stage = stage
             for connection in self._open:

@@ -147,7 +147,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     # Stopping …
 
     def drain(self, seconds: float) -> None:
-        """Accept no more clients, let responses and jobs finish for that long, then end the rest with an error."""
+        """Accept no more clients, give responses and jobs `seconds` to finish, then end the rest with an error."""
         self.shutdown()
         # From here on the system refuses connections, and a new proxy can have the port already.
         self.socket.close()

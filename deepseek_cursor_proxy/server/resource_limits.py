@@ -26,7 +26,7 @@ _MACOS_DESCRIPTORS = 10_240
 
 
 def raise_limits(connections: int) -> None:
-    """Allow that many clients, each with a call to DeepSeek, and stacks for their threads."""
+    """Allow this number of clients, each with a call to DeepSeek, and stacks for their threads."""
     raise_descriptors(2 * connections + _OTHER_DESCRIPTORS)
     keep_freed_memory()
     if resource is None:
@@ -36,7 +36,7 @@ def raise_limits(connections: int) -> None:
 
 
 def raise_descriptors(wanted: int) -> int | None:
-    """Let the process open that many files, or as many as the system allows: the new limit, None if unlimited."""
+    """Let the process open `wanted` files, or as many as the system allows: the new limit, None if unlimited."""
     if resource is None:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

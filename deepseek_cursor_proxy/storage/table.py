@@ -157,7 +157,7 @@ class Table(Generic[_Entry]):
                     rows, size = rows - 1, size - bytes
                 connection.executemany(f"DELETE FROM {self.name} WHERE {self.id} = ?", gone)
             deleted += len(gone)
-            # A thread that retakes a lock at once starves waiting ones.
+            # A thread that takes a lock again at once starves those that wait for it.
             self._pruner.pause(_SECONDS_BETWEEN_STEPS)
             if not gone or self._pruner.is_closed:
                 break

@@ -162,7 +162,7 @@ class CallLimits:
 
 
 def _is_fair(free: int, own: int) -> bool:
-    """Whether a caller that has so many of the slots, or of the places in the queue, may take one that is free."""
+    """Whether a caller that has `own` slots, or places in the queue, may take one of the `free` ones."""
     return free > own // _SHARE
 
 

@@ -108,7 +108,7 @@ class KeyPool:
             lease.is_released = True
 
     def record_busy(self, key: PooledKey, seconds: float) -> None:
-        """Let a key rest for these seconds."""
+        """Record that a key is busy for `seconds`."""
         with self._lock:
             key.busy_until = max(key.busy_until, self._now() + seconds)
 

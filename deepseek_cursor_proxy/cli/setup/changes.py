@@ -1,12 +1,12 @@
-"""The changes that setup or its undo makes to the files of a client: first all are worked out, then all are made.
+"""The changes that setup or its undo makes to the files of a client: first all are planned, then all are made.
 
-Setup takes out what it wrote earlier before it writes anew, so a second run changes nothing. Undo puts back the backup
-if the file is still as setup left it; otherwise it takes out its own part alone, and refuses if that was changed.
+Setup removes its earlier lines before it writes new ones, so a second run changes nothing. Undo restores the backup if
+the file was not changed since; otherwise it removes only setup's own part, and refuses if that was changed.
 
-The history, in a private folder of the proxy, has a record and one backup per file. The record has the digest of what
-was written, so that an undo can tell whether the file was changed since, and what JSON files held before, which their
-text cannot tell. It is written before the files. A second setup first makes each file as it was before the first one:
-that fits the old record and the new one, so a setup that is killed at any moment can be repeated or undone.
+The history, in a private folder of the proxy, has a record and one backup per file. The record has the digest of the
+written file, by which an undo notices changes, and the former values of JSON files, which have no room for marks. It is
+written before the files. A second setup first restores each file to its state before the first one: that fits the old
+record and the new one, so a setup that is killed at any moment can be repeated or undone.
 """
 
 import contextlib
@@ -103,10 +103,10 @@ def _plan_file(target: Target, entry: "FileEntry | None", *, is_undo: bool) -> F
 
 
 def _refuse_unknown(target: Target, text: str) -> None:
-    """Refuse to undo our settings if there is no record of what was there before, and no mark tells it either."""
+    """Refuse to undo settings of ours whose former values neither a record nor a mark tells."""
     with contextlib.suppress(Unreadable):
         if target.editor.revert(text, []) == text == target.editor.apply(text).text:
-            raise ChangedLines("it has these settings, and there is no record of what was there before")
+            raise ChangedLines("it has these settings, and there is no record of their former values")
 
 
 def _before(target: Target, now: bytes | None, entry: "FileEntry | None") -> bytes | None:
@@ -124,7 +124,7 @@ def _before(target: Target, now: bytes | None, entry: "FileEntry | None") -> byt
 
 
 def _check(changes: Sequence[FileChange]) -> None:
-    """Raise OSError if a file is no longer as it was when the changes were worked out."""
+    """Raise OSError if a file has changed since the plan was made."""
     for change in changes:
         with contextlib.suppress(Unreadable):
             if documents.read(change.path) == change.now:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from deepseek_cursor_proxy.storage import private_files
 
 Json = Any
-# A recorded change of a JSON file, for the way back.
+# A recorded change of a JSON file, for undo.
 Record = list[dict[str, Json]]
 
 
@@ -91,7 +91,7 @@ class WholeFile:
         return EditResult(self.text, [])
 
     def revert(self, text: str, record: Record) -> str:
-        """Leave nothing of a file that is ours; refuse one that others have changed since."""
+        """Delete a file that setup made; refuse one that was changed since."""
         if text not in ("", self.text):
             raise ChangedLines("it is no longer as setup wrote it")
         return ""

@@ -4,7 +4,7 @@ The mark says how many lines follow it and has their checksum. There is no mark 
 their own TOML would put new tables in front of it. A line of the user that stands in the way becomes a comment that
 holds it. So our lines can be taken out to the byte, whatever was added elsewhere since.
 
-TOML is parsed before and after: it must say what it said, but for our keys. Of YAML only the usual shape is edited: one
+TOML is parsed before and after: all but our keys must be the same. Of YAML only the usual shape is edited: one
 document, its keys at the left edge, or a list of `- ` items. Anything else at the left edge, tabs as indentation, and
 quotes or brackets that do not end are refused, rather than guessed at.
 """
@@ -111,7 +111,7 @@ class TomlEdit(_MarkedEdit):
         if self.table:
             result = self._insert(lines, len(lines), ["", *self._table_rows()])
         if _parse_toml(result.text) != expected:
-            raise Unreadable("setup cannot add its lines without changing what others say")
+            raise Unreadable("setup cannot add its lines without changing the meaning of others")
         return result
 
     def by_hand(self) -> str:
@@ -121,7 +121,7 @@ class TomlEdit(_MarkedEdit):
         return [f"[{self.table}]", *_toml_rows(self.table_keys)] if self.table else []
 
     def _merge(self, document: dict[str, Any]) -> dict[str, Any]:
-        """What the document says with our keys and our table."""
+        """The parsed document with our keys and our table."""
         if not self.table:
             return {**document, **self.keys}
         parent, _, name = self.table.rpartition(".")
@@ -290,7 +290,7 @@ def _refuse_open(lines: list[str], first: int) -> None:
 
 
 def _raw_value(line: str) -> str:
-    """What stands behind the key or the dash of a line."""
+    """The text after the key or the dash of a line."""
     key = _KEY.match(line)
     return (line[key.end() :] if key is not None else line.lstrip(" -")).strip()
 

@@ -192,7 +192,7 @@ class Jobs:
         return is_first
 
     def stop(self, seconds: float) -> None:
-        """Accept no more jobs, end the waiting ones, and after so many seconds the running ones. Idempotent."""
+        """Accept no more jobs, end the waiting ones, and after `seconds` the running ones. Idempotent."""
         with self._changed:
             self._is_stopping = True
             threads = self._threads

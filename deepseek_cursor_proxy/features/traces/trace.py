@@ -196,7 +196,7 @@ def _report(trace: Any) -> Iterator[str]:
 
 
 def _reason_for(number: int, moves: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Why the request was prepared once more, after so many times."""
+    """Why the request was prepared once more, after `number` attempts."""
     reasons = [move for move in moves if move["after"] == number]
     for move in reasons:
         yield f"{move['failed']}: {move['reason'][:120]}; {move['upstream']} was asked:"

@@ -147,7 +147,7 @@ class HistoryTest(FilesCase):
     def test_an_undo_without_a_record_refuses_rather_than_guess(self) -> None:
         self.set_up(CLAUDE)
         self.history.forget("claude-code")
-        with self.assertRaisesRegex(Refusal, "there is no record of what was there before"):
+        with self.assertRaisesRegex(Refusal, "there is no record of their former values"):
             self.undo(CLAUDE)
 
     def test_an_undo_of_nothing_changes_nothing(self) -> None:
