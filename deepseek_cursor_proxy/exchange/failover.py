@@ -24,7 +24,7 @@ the start; the next of several may answer at once.
     cannot be reached, is no API                  UNREACHABLE     opens at once
     silent                                        UNREACHABLE     opens after some
     connection or answer broke, 5xx               BROKEN          opens after some
-    429                                           BUSY                                 rests for seconds
+    429                                           BUSY                                 is paused for seconds
     402, or 401 with a leased key                 UNPAID, KEY_REFUSED                  is set aside
     400 or 404 for a model it does not know;      OTHER
       any other 404; 403 with a leased key;
