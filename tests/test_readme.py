@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import re
+import tempfile
 import tomllib
 import unittest
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.api import clients
 from deepseek_cursor_proxy.cli import main
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, SECRET_VARIABLE
-from deepseek_cursor_proxy.config.loaded_config import SETTINGS
+from deepseek_cursor_proxy.config.loaded_config import SETTINGS, TABLES, LoadedConfig
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
 from deepseek_cursor_proxy.deepseek.prices import USD, find_step
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE_LINE
@@ -196,6 +197,18 @@ class ExamplesTest(unittest.TestCase):
             if language in checks:
                 with self.subTest(example):
                     checks[language](example)
+
+    def test_every_example_of_a_table_of_settings_can_be_loaded(self) -> None:
+        """Of all tables but [keys], which `access-key` writes. The pages for clients also have files of Codex."""
+        text = "\n".join(page for path, page in PAGES.items() if not path.endswith("clients.md"))
+        loaded = set()
+        for example in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            with self.subTest(example), tempfile.TemporaryDirectory() as folder:
+                (path := Path(folder) / "config.toml").write_text(example, encoding="utf-8")
+                loaded |= {
+                    name for name, origin in LoadedConfig.load(path, {}, {}).origins.items() if origin == str(path)
+                }
+        self.assertLessEqual({each.field for each in TABLES} - {"keys"}, loaded)
 
 
 class LinksTest(unittest.TestCase):

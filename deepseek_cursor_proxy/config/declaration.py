@@ -174,18 +174,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 EntryParser = Callable[[str, Any, str], Any]
 
 
-def table(help: str, entry: EntryParser, example: str) -> Any:
-    """Declare a table; `entry` parses the value of one of its names, `example` is TOML."""
-    metadata = {"help": help, "entry": entry, "example": tuple(example.split("\n"))}
+def table(help: str, entry: EntryParser) -> Any:
+    """Declare a table; `entry` parses the value of one of its names."""
     # A mapping has no hash.
-    return field(default_factory=dict, hash=False, metadata=metadata)
+    return field(default_factory=dict, hash=False, metadata={"help": help, "entry": entry})
 
 
 class SettingsTable(NamedTuple):
     field: str
     help: str
     entry: EntryParser
-    example: tuple[str, ...]
 
     @property
     def key(self) -> str:

@@ -239,42 +239,26 @@ class ProxyConfig:
     background_workers: int = constant(4)
     background_queue: int = constant(64)
     models: Mapping[str, str] = table(
-        "more names for DeepSeek's models; one that ends in * stands for every name with that beginning",
-        model_name,
-        '[models]\n"gpt-5.6-sol" = "deepseek-v4-pro"\n"gpt-4o*" = "deepseek-flash"',
+        "more names for DeepSeek's models; one that ends in * stands for every name with that beginning", model_name
     )
     host_options: Mapping[str, Any] = table(
-        "fields that are added to every request to the upstream, for options that DeepSeek does not have",
-        raw_field,
-        '[host_options]\nprovider = { only = ["deepseek"] }',
+        "fields that are added to every request to the upstream, for options that DeepSeek does not have", raw_field
     )
     upstreams: Mapping[str, UpstreamTable] = table(
-        "several upstreams in place of base_url: if one fails, the next is asked",
-        upstream_table,
-        '[upstreams.main]\nbase_url = "https://api.deepseek.com"\n'
-        '[upstreams.spare]\nbase_url = "https://openrouter.ai/api/v1"\nkey_env = "OPENROUTER_API_KEY"\n'
-        'models = { "deepseek-*" = "deepseek/deepseek-*" }\npriority = 2',
+        "several upstreams in place of base_url: if one fails, the next is asked", upstream_table
     )
     prices: Mapping[str, Any] = table(
         "what a million tokens of a model cost, in `currency`, if no price is built in or it is wrong; more `holidays`",
         price_entry,
-        '[prices]\nholidays = ["2027-02-09"]\n'
-        '[prices."deepseek/deepseek-v4-pro"]\nhit = 0.022\nmiss = 0.66\noutput = 1.98',
     )
     passthrough: Mapping[str, PassthroughRoute] = table(
-        "models whose requests go elsewhere unchanged, with the key in an environment variable",
-        passthrough_route,
-        '[passthrough."gpt-*"]\nbase_url = "https://api.openai.com/v1"\nkey_env = "OPENAI_API_KEY"',
+        "models whose requests go elsewhere unchanged, with the key in an environment variable", passthrough_route
     )
     keys: "Mapping[str, NamedKey]" = table(
-        "keys with a name and limits, served beside access_keys; also in keys.d/*.toml beside this file",
-        _named_key,
-        f'[keys.ann]\nkey = "sha256:{"0" * 64}"\nusd_per_day = 5',
+        "keys with a name and limits, served beside access_keys; also in keys.d/*.toml beside this file", _named_key
     )
     groups: "Mapping[str, KeyGroup]" = table(
-        "limits that the keys of a group have together, beside their own",
-        _key_group,
-        "[groups.lab]\nusd_per_month = 200",
+        "limits that the keys of a group have together, beside their own", _key_group
     )
 
     def __post_init__(self) -> None:
