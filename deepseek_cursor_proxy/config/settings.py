@@ -97,7 +97,7 @@ class ProxyConfig:
     )
     thinking: str = setting(
         "enabled",
-        "default: think before answering or not",
+        "think before answering, unless the request decides",
         choices=("enabled", "disabled"),
         group="reasoning and history",
     )
@@ -114,45 +114,47 @@ class ProxyConfig:
         choices=_AUTO,
         switch=True,
     )
-    collapsible_reasoning: bool = setting(True, "show it as a collapsible <details> block; off: as <think> text")
+    collapsible_reasoning: bool = setting(True, "show thinking as a collapsible <details> block; off: as <think> text")
     missing_reasoning_strategy: str = setting(
-        "recover", "reasoning of a tool turn is lost: replay as text, placeholder, or 409", choices=_STRATEGIES
+        "recover",
+        "if a tool turn lost its reasoning: replay it as text, send a placeholder, or 409",
+        choices=_STRATEGIES,
     )
-    repair_turns: str = setting(
-        "on", "read calls written as text, ask again after an empty turn", choices=("on", "off")
-    )
+    repair_turns: str = setting("on", "turn calls written as text into calls, retry empty turns", choices=("on", "off"))
     pictures: str = setting(
-        "name", "for a model without vision: names only, or Flash answers", choices=("name", "flash")
+        "name", "pictures for a model without vision: send their names, or let Flash answer", choices=("name", "flash")
     )
     request_timeout: float = _seconds(
-        300.0, "fail after this many silent seconds of DeepSeek", group="calls to DeepSeek"
+        300.0, "fail when DeepSeek is silent for this many seconds", group="calls to DeepSeek"
     )
     allow_plain_http_upstream: bool = setting(
         False, "DANGER: let base_url be plain http on another machine; your key then crosses the network in clear"
     )
-    shutdown_grace: float = _seconds(5.0, "seconds for running answers when it stops", at_least=0, group="clients")
+    shutdown_grace: float = _seconds(
+        5.0, "seconds that running answers get when the proxy stops", at_least=0, group="clients"
+    )
     # DeepSeek's own limit.
     max_request_body_bytes: int = _amount(48 * 1024 * 1024, "largest request body, unpacked")
     reasoning_content_path: Path = setting(
         HOME / "reasoning_content.sqlite3",
-        "where reasoning is kept; :memory: keeps none",
+        "file of the stored reasoning; :memory: for none",
         needs_restart=True,
         group=_STORE,
     )
     store: str | None = setting(
         None,
-        "redis://host or valkey://host, shared by several proxies",
+        "Redis or Valkey that several proxies share, such as redis://host",
         check=store_url,
         secret=True,
         needs_restart=True,
     )
-    secret_file: Path | None = setting(
-        None, "the secret that proxies of one `store` have in common", needs_restart=True
-    )
+    secret_file: Path | None = setting(None, "file with the secret of all proxies of one `store`", needs_restart=True)
     reasoning_cache_max_age_seconds: int = _amount(
-        30 * 24 * 3600, "a reasoning is forgotten this many seconds after its last use", needs_restart=True
+        30 * 24 * 3600, "delete a reasoning this many seconds after its last use", needs_restart=True
     )
-    reasoning_cache_max_rows: int = _amount(100_000, "how many reasonings are kept", needs_restart=True)
+    reasoning_cache_max_rows: int = _amount(
+        100_000, "most reasonings kept; the least recently used are deleted", needs_restart=True
+    )
     durability: str = setting(
         "normal",
         "full: all turns survive power loss, but wait for the disk",
@@ -160,10 +162,13 @@ class ProxyConfig:
         needs_restart=True,
     )
     response_cache: str = setting(
-        "ask", "repeated questions without a call: never, on request, or all", choices=_CACHE, group="response cache"
+        "ask",
+        "answer repeated requests without a call: never, if the request asks for it, or always",
+        choices=_CACHE,
+        group="response cache",
     )
     record: str = setting(
-        "sessions", "record requests to a session's URL, or all of them", choices=("sessions", "all"), group="sessions"
+        "sessions", "record requests to a session's URL, or all", choices=("sessions", "all"), group="sessions"
     )
     currency: str = setting(
         "USD", "currency of your DeepSeek account, for estimated costs", choices=("USD", "CNY"), group="usage and cost"
@@ -178,7 +183,7 @@ class ProxyConfig:
         group="who may use it",
     )
     tunnel_url: str | None = setting(
-        None, "the address of the tunnel, if you have reserved or named one", check=tunnel_address, needs_restart=True
+        None, "address that you have reserved for the tunnel", check=tunnel_address, needs_restart=True
     )
     ngrok: bool = setting(False, "the same as --tunnel ngrok", needs_restart=True, is_alias=True)
     access_keys: tuple[AccessKey, ...] = setting(
@@ -200,7 +205,7 @@ class ProxyConfig:
         "localhost", "DANGER: serve dashboard and metrics here, unencrypted, to anyone with the key", needs_restart=True
     )
     admin_key: AccessKey | None = setting(None, "key of the dashboard, or its sha256: digest (default: in admin.key)")
-    metrics_key: AccessKey | None = setting(None, "another key, which opens /metrics and nothing else")
+    metrics_key: AccessKey | None = setting(None, "another key, for /metrics alone")
     verbose: bool = setting(False, "also print request and answer bodies (never keys)", group="log, traces and other")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = setting(
@@ -242,24 +247,22 @@ class ProxyConfig:
         "more names for DeepSeek's models; one that ends in * stands for every name with that beginning", model_name
     )
     host_options: Mapping[str, Any] = table(
-        "fields that are added to every request to the upstream, for options that DeepSeek does not have", raw_field
+        "fields added to every request to the upstream, for options that DeepSeek does not have", raw_field
     )
     upstreams: Mapping[str, UpstreamTable] = table(
-        "several upstreams in place of base_url: if one fails, the next is asked", upstream_table
+        "several upstreams in place of base_url; if one fails, the next is called", upstream_table
     )
     prices: Mapping[str, Any] = table(
-        "what a million tokens of a model cost, in `currency`, if no price is built in or it is wrong; more `holidays`",
+        "prices of a million tokens, in `currency`, where none is built in or it is wrong; further `holidays`",
         price_entry,
     )
     passthrough: Mapping[str, PassthroughRoute] = table(
-        "models whose requests go elsewhere unchanged, with the key in an environment variable", passthrough_route
+        "models whose requests go to another host unchanged, with a key from an environment variable", passthrough_route
     )
     keys: "Mapping[str, NamedKey]" = table(
-        "keys with a name and limits, served beside access_keys; also in keys.d/*.toml beside this file", _named_key
+        "keys with a name and limits, beside access_keys; also in keys.d/*.toml beside this file", _named_key
     )
-    groups: "Mapping[str, KeyGroup]" = table(
-        "limits that the keys of a group have together, beside their own", _key_group
-    )
+    groups: "Mapping[str, KeyGroup]" = table("limits of all keys of a group together, beside their own", _key_group)
 
     def __post_init__(self) -> None:
         given = vars(self)

@@ -141,7 +141,7 @@ class TestReasonings(AmplificationTestCase):
                 found, answer = self.ask(proxy, RESPONSES, {"input": THOUGHT, **previous})
                 self.assertEqual(status, found)
                 previous = {"previous_response_id": answer.get("id")}
-            self.assertIn("goes on from", answer["error"]["message"])
+            self.assertIn("this request continues", answer["error"]["message"])
 
     def test_items_that_are_referred_to_many_times_are_refused(self) -> None:
         proxy = self.proxy(max_request_body_bytes=1_000_000)
