@@ -256,11 +256,14 @@ def _module(root: Path, *, anywhere: bool) -> str:
     """`python -m` for a package in this folder, with its path if Python does not search there by itself."""
     is_installed = root.name in ("site-packages", "dist-packages")
     name = f"{_python(any_copy=not is_installed)} -m deepseek_cursor_proxy"
-    # The folder in which `python -m` was started.
-    if root == Path(sys.path[0]):
-        return f"cd {_join([str(root)])} && {name}" if anywhere else name
-    # Windows sets a variable for a whole session, so PYTHONPATH is still there.
-    return name if is_installed or sys.platform == "win32" else f"PYTHONPATH={_join([str(root)])} {name}"
+    is_here = root == Path(sys.path[0])
+    if is_installed or (is_here and not anywhere):
+        return name
+    path = _join([str(root)])
+    if sys.platform == "win32":
+        # It sets a variable for a whole session, so PYTHONPATH is still there.
+        return f"cd {path} && {name}" if is_here else name
+    return f"PYTHONPATH={path} {name}"
 
 
 def _python(*, any_copy: bool = True) -> str:

@@ -60,16 +60,17 @@ def _client_lines(config: ProxyConfig, port: int, access: Access, public_url: st
     if access.held_key is not None:
         key = "one of your access keys"
     # Typed in another terminal, while this one shows the proxy.
-    setup = f"{program_name(anywhere=True)} setup"
+    program = program_name(anywhere=True)
     if public_url is not None:
         yield f"{running} In Cursor: Settings > Models, then"
         yield f"  Override OpenAI Base URL   {public_url}/v1"
         yield f"  OpenAI API Key             {key}"
         yield f"  Model to add and choose    {_model(config)}"
-        yield f"  Another client             {setup}"
+        yield f"  Another agent              {program} run claude"
         return
-    yield f"{running} Set up a client:"
-    yield f"  Command                    {setup}"
+    yield f"{running} In another terminal:"
+    yield f"  Start an agent             {program} run claude"
+    yield f"  Configure it for good      {program} setup"
     yield f"  OpenAI base URL            {local}/v1   (Codex, opencode and most others)"
     yield f"  Anthropic base URL         {local}   (Claude Code)"
     if config.host in ("0.0.0.0", "::"):

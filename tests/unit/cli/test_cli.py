@@ -429,7 +429,7 @@ class RefusalTest(CliTest):
                 # A long name ends its line.
                 self.assertTrue(" ".join(self.output_of("--help").split()).startswith(f"usage: {program} "))
                 if (started, typed) == (CHECKOUT, "py9"):
-                    self.assertEqual(f"cd /home/me && {program}", program_name(anywhere=True))
+                    self.assertEqual(f"PYTHONPATH=/home/me {program}", program_name(anywhere=True))
 
     @unittest.skipIf(os.name == "nt", "paths of POSIX")
     def test_a_script_that_the_shell_does_not_find_is_named_by_its_path(self) -> None:

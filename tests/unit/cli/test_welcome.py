@@ -27,7 +27,8 @@ class TestWelcome(unittest.TestCase):
 
     def test_without_a_public_address_every_client_but_cursor_is_told_what_to_enter(self) -> None:
         welcome = self.welcome("127.0.0.1")
-        self.assertRegex(welcome, r"\n  Command +deepseek-cursor-proxy setup\n")
+        self.assertRegex(welcome, r"\n  Start an agent +deepseek-cursor-proxy run claude\n")
+        self.assertRegex(welcome, r"\n  Configure it for good +deepseek-cursor-proxy setup\n")
         self.assertIn("OpenAI base URL            http://127.0.0.1:9000/v1 ", welcome)
         self.assertIn("Anthropic base URL         http://127.0.0.1:9000 ", welcome)
         self.assertIn("restart with --tunnel", welcome)
@@ -51,7 +52,7 @@ class TestWelcome(unittest.TestCase):
         self.assertIn(
             "In Cursor: Settings > Models, then\n  Override OpenAI Base URL   https://x.ngrok.app/v1\n", welcome
         )
-        self.assertRegex(welcome, r"\n  Another client +deepseek-cursor-proxy setup\n")
+        self.assertRegex(welcome, r"\n  Another agent +deepseek-cursor-proxy run claude\n")
         self.assertNotIn("--tunnel", welcome)
 
     def test_the_welcome_prints_only_the_url_of_a_tunnel(self) -> None:
