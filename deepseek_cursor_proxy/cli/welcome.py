@@ -44,7 +44,8 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
     lines = [
         *_client_lines(config, addresses.port, access, public_url),
         *_dashboard_lines(config, addresses.dashboard),
-        f"Settings {settings} · reasoning {store}",
+        f"  Settings                   {settings}",
+        f"  Reasoning                  {store}",
         *_upstream_lines(config),
     ]
     if public_url is None:
@@ -71,7 +72,7 @@ def _client_lines(config: ProxyConfig, port: int, access: Access, public_url: st
     yield f"{running} In another terminal:"
     yield f"  Start an agent             {program} run claude"
     yield f"  Configure it for good      {program} setup"
-    yield f"  OpenAI base URL            {local}/v1   (Codex, opencode and most others)"
+    yield f"  OpenAI base URL            {local}/v1   (Codex and others)"
     yield f"  Anthropic base URL         {local}   (Claude Code)"
     if config.host in ("0.0.0.0", "::"):
         yield f"  from another machine       the address of this one in place of {urlsplit(local).hostname}"

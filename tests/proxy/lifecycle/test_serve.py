@@ -45,8 +45,8 @@ class StartTest(ServeTest):
         self.assertRegex(lines[5], r"API key +your DeepSeek key \(sk-…\)$")
         self.assertRegex(lines[6], r"Model .+ deepseek-flash$")
         self.assertIn(str(Path("~/.deepseek-cursor-proxy/config.toml")), lines[7])
-        self.assertIn(str(Path("~/.deepseek-cursor-proxy/reasoning_content.sqlite3")), lines[7])
-        self.assertRegex(lines[8], "restart with --tunnel")
+        self.assertIn(str(Path("~/.deepseek-cursor-proxy/reasoning_content.sqlite3")), lines[8])
+        self.assertRegex(lines[9], "restart with --tunnel")
         self.assertEqual("127.0.0.1", host)
         self.expect_health(port)
 
@@ -129,7 +129,10 @@ class StartTest(ServeTest):
         (self.bin / "sitecustomize.py").write_text(HOMELESS)
         environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{self.bin}"}
         process, welcome = self.serve(**environment)
-        self.assertIn("Settings at their defaults · reasoning in memory, until the proxy stops\n", welcome)
+        self.assertIn(
+            "Settings                   at their defaults\n  Reasoning                  in memory, until the proxy",
+            welcome,
+        )
         process.send(signal.SIGHUP)
         process.read_until("again: nothing changed.")
         process.send(signal.SIGTERM)
@@ -138,7 +141,7 @@ class StartTest(ServeTest):
         self.assertRegex(first, "no home directory, so all settings are at their defaults; set HOME, or .+ --config$")
         self.assertRegex(second, "no home directory, so reasoning is kept in memory only; .+--reasoning-content-path$")
         _, welcome = self.serve("--reasoning-content-path", str(self.store), **environment)
-        self.assertIn(f"reasoning {self.store}\n", welcome)
+        self.assertIn(f"Reasoning                  {self.store}\n", welcome)
 
     def test_a_store_that_cannot_be_cleared_is_logged_and_the_proxy_serves(self) -> None:
         self.store.mkdir(parents=True)

@@ -22,7 +22,7 @@ class TestWelcome(unittest.TestCase):
     def test_an_engine_is_named_without_its_password(self) -> None:
         config = ProxyConfig(store="redis://ann:planted-secret@10.0.0.5:6379/0")
         text = welcome_text(config, Path("x"), Addresses(9000), Access(config))
-        self.assertRegex(text, r"reasoning \S+, shared on redis://\S*10\.0\.0\.5")
+        self.assertRegex(text, r"Reasoning +\S+, shared on redis://\S*10\.0\.0\.5")
         self.assertNotIn("planted-secret", text)
 
     def test_without_a_public_address_every_client_but_cursor_is_told_what_to_enter(self) -> None:
