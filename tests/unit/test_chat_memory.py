@@ -5,7 +5,7 @@ import weakref
 from typing import Any
 
 from deepseek_cursor_proxy import chat_memory
-from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, ChatMemory, Stage
+from deepseek_cursor_proxy.chat_memory import Chat, ChatMemory, Stage
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.support.threads import run_at_once
 from tests.support.traced_memory import traced_memory
@@ -160,12 +160,6 @@ class ChatMemoryTest(unittest.TestCase):
                     del value, chat, copies
                 self.assertLess(1, len(memory.chats()))
                 self.assertLess(traced.held(), 2_000_000)
-
-    def test_no_chat_remembers_nothing(self) -> None:
-        NO_CHAT.look_up(STAGE, "abc").store("x")
-        NO_CHAT.name("resp_1")
-        NO_CHAT.keep()
-        self.assertEqual((0, ""), (NO_CHAT.look_up(STAGE, "abc").count, NO_CHAT.response_id))
 
     def test_threads_that_use_it_at_once_find_right_results_within_the_budget(self) -> None:
         wrong: list[object] = []

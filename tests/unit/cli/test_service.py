@@ -92,11 +92,6 @@ class ServiceTest(CommandTestCase):
             self.assertNotIn("secret-secret", refusal)
         self.assertFalse(self.path.exists())
 
-    def test_a_configuration_file_is_named_by_its_whole_path(self) -> None:
-        (self.home / "my.toml").write_text("port = 9200\n")
-        self.run_command("install", "--yes", "--config", str(self.home / "my.toml"))
-        self.assertIn(f" serve --config {self.home / 'my.toml'}\n", plain(self.path.read_text()))
-
     def test_what_fails_is_one_line(self) -> None:
         self.codes["enable"] = 1
         failed = r"`systemctl --user enable .+` ended with 1; .+ is written\. Run .+\n\Z"
@@ -117,14 +112,6 @@ class ServiceTest(CommandTestCase):
         self.assertEqual(["systemctl", "journalctl"], [call.split()[0] for call in self.calls[-2:]])
         self.codes["status"] = 3
         self.assertEqual(1, self.run_command("status").code)
-
-    def test_logs_in_a_file_are_its_last_lines(self) -> None:
-        self.system = "darwin"
-        self.assertIn("There is no log yet", self.output_of("logs"))
-        log = self.home / "Library" / "Logs" / "deepseek-cursor-proxy.log"
-        log.parent.mkdir(parents=True)
-        log.write_text("".join(f"line {number}\n" for number in range(1000)))
-        self.assertEqual("".join(f"line {number}\n" for number in range(800, 1000)), self.output_of("logs"))
 
 
 class ManagerTest(unittest.TestCase):

@@ -59,17 +59,6 @@ class SetupTest(SetupCase):
         self.assertEqual(0, self.run_command("codex", "--undo", "--yes").code)
         self.assertFalse(self.codex.exists())
 
-    def test_a_file_of_setup_alone_is_one_line_unless_it_is_asked_for(self) -> None:
-        summary = (
-            f"{self.codex.parent / 'deepseek-proxy-models.json'}: the catalogue of DeepSeek's models, new, 87 lines"
-        )
-        brief, whole = self.run_command("codex", answers=("n",)), self.run_command("codex", "--show", answers=("n",))
-        self.assertIn(summary, brief.out)
-        self.assertNotIn("base_instructions", brief.out)
-        self.assertIn("base_instructions", whole.out)
-        self.run_command("codex", "--yes")
-        self.assertIn("models, deleted, 87 lines", self.run_command("codex", "--undo", "--yes").out)
-
     def test_another_model_can_be_chosen_later_and_undo_needs_no_choice(self) -> None:
         for client, path in (("codex", self.codex), ("claude-code", self.claude)):
             told = self.run_command(client, "--yes").out
@@ -134,20 +123,6 @@ class SetupTest(SetupCase):
         self.assertIn('"ANTHROPIC_MODEL"', ran.out)
         self.assertEqual([self.claude], self.files())
 
-    def test_an_undo_of_changed_lines_is_refused(self) -> None:
-        self.run_command("codex", "--yes")
-        self.codex.write_text(self.codex.read_text("utf-8").replace(":9000", ":9001"), encoding="utf-8")
-        ran = self.run_command("codex", "--undo", "--yes")
-        self.assertEqual((2, ""), (ran.code, ran.out))
-        self.assertIn("no longer as setup wrote them", ran.err)
-
-    def test_a_folder_that_cannot_be_written_changes_nothing(self) -> None:
-        with mock.patch("os.replace", side_effect=OSError(28, "No space left on device", "x")):
-            ran = self.run_command("codex", "--yes")
-        self.assertEqual(2, ran.code)
-        self.assertIn("nothing was changed: x: No space left on device", ran.err)
-        self.assertFalse(self.codex.exists())
-
     def test_the_address_is_that_of_the_running_proxy_else_of_the_settings(self) -> None:
         self.configure("port = 9100\n")
         self.assertIn('"http://127.0.0.1:9100/v1"', self.run_command("codex", "--print").out)
@@ -175,28 +150,6 @@ class SetupTest(SetupCase):
         self.assertEqual(["settings", "only", "unknown:"], rows["claude-code"][:3])
         self.assertEqual(["-", "no"], rows["aider"])
         self.assertIn("cursor", rows)
-
-    def test_continue_keeps_its_older_file(self) -> None:
-        old = self.home / ".continue" / "config.json"
-        old.parent.mkdir()
-        old.write_text("{}", encoding="utf-8")
-        ran = self.run_command("continue", "--yes")
-        self.assertEqual((2, [old]), (ran.code, self.files()))
-        self.assertIn("config.json", ran.err)
-
-    def test_claude_code_gets_flash_for_subagents_and_checks_and_keeps_its_own_choice_of_the_effort(self) -> None:
-        """A variable for the effort would override /effort and --effort; without it the effort is high."""
-        self.run_command("claude-code", "--yes")
-        found = json.loads(self.claude.read_text("utf-8"))["env"]
-        expected = {"SUBAGENT_MODEL": "deepseek-flash", "AUTO_MODE_MODEL": "deepseek-flash", "AUTO_MODE_SERVER": "0"}
-        self.assertEqual(
-            {**expected, "EFFORT_LEVEL": None},
-            {name: found.get(f"CLAUDE_CODE_{name}") for name in (*expected, "EFFORT_LEVEL")},
-        )
-        self.run_command("claude-code", "--undo", "--yes")
-        self.claude.write_text('{"env": {"CLAUDE_CODE_EFFORT_LEVEL": "low"}}', encoding="utf-8")
-        self.assertIn("overrides `/effort`", self.run_command("claude-code", "--yes").out)
-        self.assertEqual("low", json.loads(self.claude.read_text("utf-8"))["env"]["CLAUDE_CODE_EFFORT_LEVEL"])
 
     def test_cursor_gets_the_public_address_and_the_way_to_the_long_context(self) -> None:
         proxy = RunningProxy("1", "http://127.0.0.1:9000/v1", "https://x.ngrok-free.app", "")

@@ -71,9 +71,6 @@ class ExemptionTest(unittest.TestCase):
         self.assertIsNotNone(for_host("api.deepseek.com", 443, environment))
         self.assertIsNone(for_host("api.deepseek.com", 443, {**environment, "no_proxy": "deepseek.com"}))
 
-    def test_an_ipv6_authority_has_brackets(self) -> None:
-        self.assertEqual("[::1]:443", https_proxy.authority("::1", 443))
-
 
 class LocalUrlTest(unittest.TestCase):
     def test_the_address_is_one_that_a_browser_can_open(self) -> None:

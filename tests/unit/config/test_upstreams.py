@@ -2,7 +2,6 @@
 
 import unittest
 
-from deepseek_cursor_proxy.config.declaration import to_toml
 from deepseek_cursor_proxy.config.settings import ProxyConfig
 from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, listed_models, serving, split_name
 from tests.support.configs import ConfigTestCase
@@ -62,15 +61,6 @@ class TestTables(ConfigTestCase):
         self.assertEqual(4, loaded.config.most_calls("a"))
         self.assertEqual(480, loaded.config.most_calls("b"))
         self.assertEqual(2400, loaded.config.most_calls("deepseek-v4-flash"))
-
-    def test_a_table_with_the_least(self) -> None:
-        loaded = self.load('[upstreams.a]\nbase_url = "https://x.example/v1/"')
-        self.assertEqual({"a": UpstreamTable("https://x.example/v1")}, loaded.config.upstreams)
-        self.assertIn('{a = {base_url = "https://x.example/v1", host = "auto"', to_toml(loaded.config.upstreams))
-
-    def test_plain_http_is_for_this_machine_or_on_purpose(self) -> None:
-        self.load('[upstreams.a]\nbase_url = "http://127.0.0.1:8000"')
-        self.load('allow_plain_http_upstream = true\n[upstreams.a]\nbase_url = "http://x.example"')
 
     def test_tables_may_be_built_from_plain_values(self) -> None:
         given = {"base_url": "https://x/", "key_env": "A", "models": ["m"]}

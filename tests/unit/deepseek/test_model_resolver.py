@@ -15,8 +15,6 @@ from deepseek_cursor_proxy.deepseek.model_resolver import (
     resolve_claude,
 )
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.protocols.request import parse
-from tests.support.histories import TOOLS
 
 PRO, FLASH = "deepseek-v4-pro", "deepseek-flash"
 TABLE = {
@@ -121,12 +119,6 @@ class TestResolve(unittest.TestCase):
         self.assert_resolved({ModelChoice(PRO): PRO, ModelChoice(FLASH): "x"}, models={"*": FLASH, "deepseek*": FLASH})
         self.assert_resolved({ModelChoice(FLASH): PRO}, models={PRO: FLASH})
 
-    def test_the_configured_model_may_end_in_a_suffix(self) -> None:
-        self.assert_resolved(
-            {ModelChoice("x-max"): "x-max", ModelChoice("x-max", "low"): "y-low"}, upstream_model="x-max"
-        )
-        self.assert_resolved({ModelChoice(PRO, "max"): "y"}, upstream_model="deepseek-v4-pro-max")
-
     def test_a_huge_model_name_is_resolved_in_linear_time(self) -> None:
         started = time.thread_time()
         for name in ("-fast" * 100_000, " " * 500_000 + "x", "(" * 500_000, "x" + " " * 190 + "(high"):
@@ -151,26 +143,6 @@ class TestPassthroughKey(unittest.TestCase):
                 self.assertEqual(routed.get(name), passthrough_key(name, settings))  # type: ignore[arg-type]
 
 
-class TestPriority(unittest.TestCase):
-    def parsed(self, model: str, settings: dict[str, Any] | None = None, **body: Any) -> tuple[bool, str]:
-        body = {"model": model, "messages": [{"role": "user", "content": "x"}], **body}
-        request = parse(body, config(**(settings or {})))
-        self.assertEqual(model, request.requested_model)
-        return request.thinking, request.effort
-
-    def test_thinking_in_the_request_beats_the_model_suffix_which_beats_the_settings(self) -> None:
-        low, off = {"reasoning_effort": "low"}, {"thinking": "disabled"}
-        self.assertEqual((True, "max"), self.parsed("x-ultra", low))
-        self.assertEqual((True, "low"), self.parsed("x-max", reasoning_effort="minimal"))
-        self.assertEqual((True, "low"), self.parsed("x-max", reasoning={"effort": "low"}))
-        self.assertEqual((True, "max"), self.parsed("x-max", reasoning_effort="galactic"))
-        self.assertEqual((True, "high"), self.parsed("x-thinking", off))
-        self.assertFalse(self.parsed("x-max", off)[0])
-        self.assertFalse(self.parsed("x-thinking", reasoning_effort="none")[0])
-        self.assertFalse(self.parsed("x-nothink", reasoning_effort="max")[0])
-        self.assertFalse(self.parsed("x-thinking", tool_choice="required", tools=TOOLS)[0])
-
-
 class TestNamesOfOtherHosts(unittest.TestCase):
     """Another host has its own names, and not DeepSeek's."""
 
@@ -192,9 +164,6 @@ class TestNamesOfOtherHosts(unittest.TestCase):
         for requested, model in self.TABLE.items():
             with self.subTest(requested):
                 self.assertEqual(ModelChoice(model), resolve(requested, self.config()))
-
-    def test_a_suffix_of_a_name_in_the_table_still_counts(self) -> None:
-        self.assertEqual(ModelChoice("deepseek/deepseek-v4-pro:nitro", "max"), resolve("short-max", self.config()))
 
     def test_the_list_of_models_has_no_name_that_the_host_does_not_know(self) -> None:
         self.assertEqual(["owner/mine", "short", "vendor/alias:1.5"], offered_models(self.config()))

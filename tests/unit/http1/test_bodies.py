@@ -6,7 +6,7 @@ from types import FrameType
 from deepseek_cursor_proxy.errors import ProtocolError, TooLarge
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.heads import RequestHead
-from tests.unit.http1.test_heads import LIMIT, Http1Test, chunked, head, pieces, read_request
+from tests.unit.http1.test_heads import LIMIT, Http1Test, chunked, head, pieces
 
 
 class Lengths(Http1Test):
@@ -18,17 +18,6 @@ class Lengths(Http1Test):
         self.assert_read(head(b"Content-Length: 0") + b"GET /", rest=b"GET /")
         self.assert_read(head(b"Content-Length:\t0005 ") + b"\r\n\0\xff\n", payload=b"\r\n\0\xff\n")
         self.assert_read(head(b"Content-Length: 1000") + b"x" * LIMIT, payload=b"x" * LIMIT)
-
-    def test_a_length_of_zero_is_complete_from_the_start(self) -> None:
-        body = bodies.request_decoder(RequestHead("POST", "/", (1, 1), {"content-length": "0"}), LIMIT)
-        self.assertTrue(body is None or body.is_complete)
-
-    def test_a_length_is_plain_ascii_digits(self) -> None:
-        signs = (b"+5", b"-5", b"1_0", b"0x5", b"5.0", b"5e1", b"5, 5", b"5,6", b"5 5", b"5;", b"five", b"")
-        other_digits = ("٥".encode(), b"5\xb2", b"\xa05")
-        for value in (*signs, *other_digits, b"0" * 19 + b"5", b"1" * 5000):
-            with self.subTest(value[:30]):
-                self.assertEqual(read_request([head(b"Content-Length: " + value) + b"hello"]), 400)
 
     def test_a_length_above_the_limit_is_at_once_a_413_with_the_remedy(self) -> None:
         self.assert_refused(413, *(head(b"Content-Length: %d" % n) for n in (LIMIT + 1, 10**18 * 9)))
@@ -42,24 +31,6 @@ class Lengths(Http1Test):
             body.end()
         self.assertEqual((body.feed(b"o!"), body.rest, body.is_complete), (b"o", b"!", True))
         body.end()
-
-
-class Codings(Http1Test):
-    def test_a_length_and_a_coding_exclude_each_other(self) -> None:
-        length, coding = b"Content-Length: 5", b"Transfer-Encoding: chunked"
-        pairs = ((length, coding), (coding, b"Content-Length: 0"), (length, b"Transfer-Encoding: identity"))
-        self.assert_refused(400, *(head(*pair) + b"0\r\n\r\n" for pair in pairs))
-
-    def test_http_1_0_has_no_coding(self) -> None:
-        self.assert_refused(400, head(b"Transfer-Encoding: chunked", line=b"POST / HTTP/1.0"))
-
-    def test_every_transfer_coding_but_chunked_in_any_case_is_a_501(self) -> None:
-        self.assert_read(head(b"Transfer-Encoding: CHUNKED") + b"0\r\n\r\n")
-        codings = (b"gzip", b"identity", b"gzip, chunked", b"chunked, chunked", b"chunked;q=1", b"xchunked", b"c")
-        for coding in (*codings, b"", b"\xa0chunked"):
-            self.assert_refused(501, head(b"Transfer-Encoding: " + coding))
-        for coding in (b"chunked, gzip", b"Chunked ,gzip", b"gzip, chunked, identity"):
-            self.assert_refused(400, head(b"Transfer-Encoding: " + coding))
 
 
 class Chunks(Http1Test):
@@ -81,16 +52,6 @@ class Chunks(Http1Test):
         ):
             with self.subTest(name):
                 self.assert_read(chunked(data), payload=payload, rest=rest)
-
-    def test_malformed_chunks_are_refused(self) -> None:
-        sizes = (b"", b"+5", b"-5", b"0_5", b"0x5", b"g", b" 5", b"5 ", b"5 ;a", b"5\t", b"0" * 16 + b"5", "٥".encode())
-        extensions = (b"5\rx", b"5\r", b"5;a\0", b"5;\xe4", b"5;a\rb")
-        data = (b"hello!\r\n", b"helloXX3\r\nabc\r\n", b"hello\n0\r\n\r\n", b"hello\r0\r\n\r\n", b"hello0\r\n\r\n")
-        trailers = (b"abc\r\n", b"A : b\r\n", b"A: b\r\n c\r\n", b": b\r\n", b"A: \0\r\n", b"A: b\n")
-        self.assert_refused(400, *(chunked(size + b"\r\nhello\r\n") for size in (*sizes, *extensions)))
-        self.assert_refused(400, *(chunked(b"5\r\n" + each) for each in data))
-        self.assert_refused(400, *(chunked(b"0\r\n%b\r\n" % each) for each in trailers))
-        self.assert_refused(400, *map(chunked, (b"5\nhello\r\n", b"5;a\nhello\r\n", b"0\r\n\n")))
 
     def test_a_size_line_is_bounded_whether_it_ends_or_not(self) -> None:
         for body in (b"5;" + b"x" * 5000, b"5;" + b"x" * 5000 + b"\r\nhello\r\n", b"5" * 5000):
@@ -121,14 +82,6 @@ class Chunks(Http1Test):
         parts = [body.feed(piece) for piece in pieces(bodies.chunk(b"x" * size) + bodies.LAST_CHUNK, 1)]
         self.assertEqual((sum(map(len, parts)), body.is_complete), (size, True))
 
-    def test_two_megabytes_of_extensions_may_come_in_small_pieces(self) -> None:
-        body, data = bodies.ChunkedBody(None, heads.bad_response), (b"1;" + b"e" * 4000 + b"\r\nx\r\n") * 500
-        self.assertEqual(b"".join([body.feed(piece) for piece in pieces(data, 31)]), b"x" * 500)
-
-    def test_many_chunks_in_one_piece_are_one_payload(self) -> None:
-        body = bodies.ChunkedBody(None, heads.bad_response)
-        self.assertEqual(body.feed(b"1\r\nx\r\n" * 30_000 + bodies.LAST_CHUNK), b"x" * 30_000)
-
     def test_tiny_chunks_cost_no_step_each(self) -> None:
         """A megabyte of them is one request of a stranger's; steps are counted because seconds differ by machine."""
         body, steps = bodies.ChunkedBody(1000, ProtocolError), 0
@@ -145,10 +98,6 @@ class Chunks(Http1Test):
             sys.setprofile(before)
         self.assertEqual((payload, body.is_complete), (b"x" * 1000, True))
         self.assertLess(steps, 100)
-
-    def test_the_limit_holds_for_tiny_chunks_too(self) -> None:
-        with self.assertRaises(TooLarge):
-            bodies.ChunkedBody(1000, ProtocolError).feed(b"1\r\nx\r\n" * 1001 + bodies.LAST_CHUNK)
 
     def test_chunks_that_come_one_by_one_are_counted_together(self) -> None:
         body = bodies.ChunkedBody(1000, ProtocolError)

@@ -157,30 +157,6 @@ class RequestLine(Http1Test):
             with self.subTest(line):
                 self.assertEqual(self.assert_read(head(line=line + b" HTTP/1.1")).target, line.split(b" ")[1].decode())
 
-    def test_a_malformed_request_line_is_refused(self) -> None:
-        spaces = (b"GET  / HTTP/1.1", b"GET /  HTTP/1.1", b" GET / HTTP/1.1", b"GET / HTTP/1.1 ", b"GET\t/\tHTTP/1.1")
-        words = (b"GET /", b"GET", b"GET HTTP/1.1", b"GET  HTTP/1.1", b" / HTTP/1.1", b"GET /a b HTTP/1.1")
-        methods = (b"GE:T / HTTP/1.1", b"G[E]T / HTTP/1.1", b"x" * 33 + b" / HTTP/1.1")
-        targets = ("/ä".encode(), b"/\xe4", b"v1/models", b"?a=b", b"/v1/models#top", b"*", b"ftp://localhost/")
-        urls = (b"http:///v1/models", b"http://user:pw@localhost/", b"http://localhost:80x/")
-        versions = (
-            *(b"http/1.1", b"Http/1.1", b"HTTP/1", b"HTTP/2", b"HTTP/1.10", b"HTTP/01.1", b"HTTP/1,1", b"HTTP/+1.1"),
-            *(b"HTTP/1. 1", b"HTTPS/1.1", "HTTP/1.١".encode()),
-        )
-        lines = (*spaces, *words, *methods, b"CONNECT api.deepseek.com:443/ HTTP/1.1")
-        lines += tuple(b"GET %b HTTP/1.1" % each for each in (*targets, *urls))
-        lines += tuple(b"GET / " + each for each in versions)
-        self.assert_refused(400, *(head(line=line) for line in lines))
-
-    def test_a_well_formed_connect_is_a_501(self) -> None:
-        for target in (b"api.deepseek.com:443", b"[::1]:443", b"localhost"):
-            self.assert_refused(501, head(line=b"CONNECT %b HTTP/1.1" % target))
-
-    def test_another_version_of_http_is_a_505(self) -> None:
-        lines = (b"GET / HTTP/0.9", b"GET / HTTP/1.2", b"GET / HTTP/2.0", b"GET / HTTP/3.0", b"GET / HTTP/9.9")
-        preface_of_h2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-        self.assert_refused(505, *(head(line=line) for line in lines), preface_of_h2)
-
     def test_empty_lines_before_a_request_are_skipped_unless_they_are_many(self) -> None:
         for count in range(5):
             self.assertEqual(self.assert_read(b"\r\n" * count + head(line=b"GET / HTTP/1.1")).target, "/")
@@ -208,42 +184,8 @@ class Fields(Http1Test):
         found = self.assert_read(head(b"Accept: a", b"Accept:  b, c", b"ACCEPT: d"))
         self.assertEqual(found.headers["accept"], "a, b, c, d")
 
-    def test_a_malformed_field_is_refused(self) -> None:
-        folded = (b"Y: z\r\n more", b"Y: z\r\n\tmore", b"Y: z\r\n \r\nX: y")
-        colons = (b"Y : z", b"Y\t: z", b"Yz", b": z", b":")
-        names = (b"Y y: z", b"Y/y: z", b"(Y): z", b'"Y": z', "Ý: z".encode(), b"Y\0: z")
-        self.assert_refused(400, *(head(field, b"X-After: 1") for field in (*folded, *colons, *names)))
-        self.assert_refused(400, head(host=b" " + HOST), head(host=b"\t" + HOST))
-
-    def test_control_characters_are_refused_anywhere_in_a_head(self) -> None:
-        controls = [*range(9), 11, 12, *range(14, 32), 127]
-        self.assert_refused(400, *(head(b"Y: a%cb" % byte) for byte in controls))
-        self.assert_refused(400, *(head(line=b"GET /%c HTTP/1.1" % byte) for byte in controls))
-
-    def test_lines_end_in_crlf_only(self) -> None:
-        start = b"GET / HTTP/1.1\r\nHost: a"
-        bare_lfs = (b"GET / HTTP/1.1\nHost: a\r\n\r\n", start + b"\nX: y\r\n\r\n", b"GET / HTTP/1.1\nHost: a\n\n")
-        self.assert_refused(400, *bare_lfs, start + b"\r\n\n", b"\n" + head())
-        bare_crs = (start + b"\r\nX: a\rContent-Length: 5\r\n\r\n", b"GET /\r HTTP/1.1\r\nHost: a\r\n\r\n")
-        self.assert_refused(400, *bare_crs, start + b"\r\r\n\r\n", b"\r" + head())
-        tls_hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
-        self.assert_refused(400, tls_hello)
-
     def test_a_forbidden_byte_is_refused_before_the_head_is_complete(self) -> None:
         self.assert_refused(400, b"GET / HTTP/1.1\n", b"GET /\0", b"GET / HTTP/1.1\rX")
-
-    def test_a_header_that_decides_something_comes_once(self) -> None:
-        different = (
-            (b"Content-Length: 5", b"content-length: 6"),
-            (b"Authorization: Bearer a", b"authorization: Bearer b"),
-            (b"X-Api-Key: a", b"X-API-KEY: b"),
-        )
-        equal = (
-            *(b"Content-Length: 5", b"Transfer-Encoding: chunked", HOST, b"Content-Type: a/b", b"Api-Key: a"),
-            *(b"Content-Encoding: gzip", b"Expect: 100-continue"),
-        )
-        pairs = (*different, *((field, field) for field in equal))
-        self.assert_refused(400, *(head(*pair) + b"hello" for pair in pairs))
 
     def test_a_hundred_fields_are_read_and_one_more_is_431(self) -> None:
         fields = [b"X-%d: y" % number for number in range(100)]
@@ -286,33 +228,8 @@ class Host(Http1Test):
         self.assert_read(head(host=b"Host: xn--bcher-kva.example"))
         self.assert_read(head(host=b"Host: b%C3%BCcher.example:80"))
 
-    def test_what_is_no_host_is_refused(self) -> None:
-        names = (b"", b"a, b", b"a,b", b"a b", b"a/b", b"http://a", b"u@a", "bücher".encode(), b"a?b", b"a\\b")
-        ports = (b"a:1:2", b"a:http", b"a:123456", b"a:+80", b":80")
-        brackets = (b"[::1", b"[]", b"[localhost]", b"[::1]x", b"::1")
-        escapes = (b"a%zz", b"a%4")
-        self.assert_refused(400, *(head(host=b"Host: " + each) for each in (*names, *ports, *brackets, *escapes)))
-
-    def test_http_1_1_needs_a_host_and_an_absolute_target_does_not_replace_it(self) -> None:
-        self.assert_refused(400, head(host=b""), head(line=b"GET http://a/ HTTP/1.1", host=b""))
-
-    def test_an_odd_host_is_refused_from_http_1_0_too(self) -> None:
-        self.assert_refused(400, head(line=b"GET / HTTP/1.0", host=b"Host: a b"))
-
 
 class Connections(Http1Test):
-    def test_pipelined_requests_are_read_one_after_the_other(self) -> None:
-        pending = (
-            head(b"Content-Length: 3") + b"one" + chunked(b"3\r\ntwo\r\n0\r\n\r\n") + head(line=b"GET /3 HTTP/1.1")
-        )
-        found = []
-        while pending:
-            result = read_request([pending])
-            assert isinstance(result, Read)
-            pending = result.rest
-            found.append((result.head.method if isinstance(result.head, RequestHead) else "", result.payload))
-        self.assertEqual(found, [("POST", b"one"), ("POST", b"two"), ("GET", b"")])
-
     def test_an_incomplete_head_says_whether_it_began_and_whether_it_is_late(self) -> None:
         cases: list[tuple[list[bytes | None], bool, bool]] = [
             ([b""], True, False),
@@ -409,11 +326,6 @@ class Responses(Http1Test):
         for data in (b"H" * 70000, answer(b"A: " + b"x" * 70000), answer(*[b"A: b"] * 101)):
             self.assertEqual({read_response([data]), read_response(pieces(data, 7))}, {ValueError})
 
-    def test_lengths_and_chunks_of_a_response_are_read_as_in_a_request(self) -> None:
-        self.assert_answer(answer(b"Content-Length: 5") + b"hello+", payload=b"hello", rest=b"+")
-        chunks = b"5;x\r\nhello\r\n0\r\nA: b\r\n\r\n+"
-        self.assert_answer(answer(b"Transfer-Encoding: Chunked") + chunks, payload=b"hello", rest=b"+")
-
     def test_ambiguous_framing_of_a_response_is_a_value_error(self) -> None:
         five, coding = b"Content-Length: 5", b"Transfer-Encoding: chunked"
         lengths = (b" 5, 5", b" -5", b" +5", b"", b" five", b" 00000000000000000005")
@@ -476,8 +388,3 @@ class Written(Http1Test):
         for method, target in lines:
             with self.subTest(target), self.assertRaises(ValueError):
                 heads.request_head(method, target, ())
-
-    def test_chunks_are_read_back_and_an_empty_one_does_not_end_the_body(self) -> None:
-        written = bodies.chunk(b"hello") + bodies.chunk(b"") + bodies.chunk(b"x" * 26)
-        self.assertEqual(written, b"5\r\nhello\r\n1a\r\n" + b"x" * 26 + b"\r\n")
-        self.assert_read(chunked(written + bodies.LAST_CHUNK), payload=b"hello" + b"x" * 26)

@@ -9,7 +9,8 @@ from tests.support import hostile_requests as hostile
 from tests.support.fuzzing import cases, mutated, pieces
 from tests.support.request_heads import read_request_head
 from tests.support.width import width
-from tests.unit.http1.test_heads import assert_agreed
+from tests.unit.http1.test_heads import assert_agreed, splittings
+from tests.unit.http1.test_heads import pieces as slices
 
 LIMIT = 100_000
 TABLES = (hostile.SERVED, hostile.SERVED, hostile.LINES, hostile.FIELDS, hostile.LENGTHS, hostile.CODINGS)
@@ -45,6 +46,16 @@ def read_all(arriving: Iterable[bytes]) -> list[object]:
 
 
 class TestReader(unittest.TestCase):
+    def test_a_hostile_request_has_its_status_however_it_is_split(self) -> None:
+        for table in (hostile.LINES, hostile.FIELDS, hostile.LENGTHS, hostile.CODINGS, hostile.CHUNKS):
+            for name, (data, status) in table.items():
+                with self.subTest(name):
+                    # Large ones are not cut at every boundary.
+                    cuts = (
+                        splittings(data) if len(data) < 500 else (slices(data, size) for size in (len(data), 4096, 7))
+                    )
+                    self.assertEqual({status}, {read_all(arriving)[-1] for arriving in cuts})
+
     def test_any_split_of_any_bytes_is_read_alike(self) -> None:
         for name, rng in cases(1500):
             data = mutated(rng, SEEDS)

@@ -34,13 +34,6 @@ class TestReusedThreads(unittest.TestCase):
     def count(self) -> int:
         return threading.active_count() - self.before
 
-    def test_one_after_another_needs_one_thread(self) -> None:
-        with mock.patch.object(threads, "_IDLE_SECONDS", PATIENCE):
-            for number in range(20):
-                self.assertTrue(self.threads.start(lambda number=number: self.done.append(number)))  # type: ignore[misc]
-                wait_until(lambda: self.threads.busy == 0)
-        self.assertEqual((list(range(20)), 1), (self.done, self.count))
-
     def test_every_task_that_runs_has_a_thread(self) -> None:
         for _ in range(30):
             self.threads.start(self.wait)

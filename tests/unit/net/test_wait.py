@@ -146,13 +146,6 @@ class TestWaiting(unittest.TestCase):
         parted.part()
         self.assertFalse(wait_until_client_reads(parted, 0.01))
 
-    def test_a_wait_without_a_client_watches_the_socket_alone(self) -> None:
-        for _ in self.systems():
-            one, two = self.pair()
-            self.assertFalse(ReadWaiter(one).wait(0.01))
-            two.sendall(b"x")
-            self.assertTrue(ReadWaiter(one).wait(SOON))
-
     def test_a_busy_upstream_hides_neither_a_client_that_left_nor_a_close_reason(self) -> None:
         for _ in self.systems():
             one, two = self.pair()
@@ -233,15 +226,6 @@ class TestWaiting(unittest.TestCase):
         self.assertFalse(waiting.has_left(client))
         theirs.close()
         self.assertTrue(waiting.has_left(client))
-
-    def test_a_pause_lasts_as_long_as_it_should(self) -> None:
-        for _ in self.systems():
-            (client, _theirs), (busy, theirs) = self.client(), self.client()
-            theirs.sendall(b"the next request")
-            for peer in (None, client, busy):
-                started = time.monotonic()
-                pause(0.02, peer)
-                self.assertGreaterEqual(time.monotonic() - started, 0.015)
 
     def test_a_wait_that_outlasts_its_time_looks_at_the_socket_again(self) -> None:
         """What has arrived is read, however late."""

@@ -64,9 +64,6 @@ class TestChatStream(unittest.TestCase):
         for changed, expected in ((moved, {"content": "hm", "reasoning_content": None}), (delta, fields)):
             self.assertEqual(expected, events(written([changed]))[0]["choices"][0]["delta"])
 
-    def test_chat_chunks_that_came_together_are_written_together(self) -> None:
-        self.assertEqual(3, len(written([DELTA, DELTA], [DELTA])))
-
     def test_content_after_the_finish_reason_comes_after_what_closes_the_thinking(self) -> None:
         """It became a part of the thinking."""
         [finish] = chunk_deltas({"content": ""}, "stop")
@@ -83,9 +80,6 @@ class TestChatStream(unittest.TestCase):
         *chunks, _ = events(written([finish], [*other]))
         found = [(chunk["choices"][0]["index"], chunk["choices"][0]["finish_reason"]) for chunk in chunks]
         self.assertEqual([(1, None), (0, "stop")], found)
-
-    def test_a_chat_chunk_has_the_literal_finish_reason(self) -> None:
-        self.assertIn(b'"finish_reason":"tool_calls"', written(chunk_deltas({"content": ""}, "tool_calls"))[0])
 
     def test_usage_of_a_chat_stream_has_the_cached_tokens(self) -> None:
         deltas = chunk_deltas({"content": ""}, "stop", usage={"prompt_cache_hit_tokens": 3})
@@ -107,13 +101,6 @@ class TestChatStream(unittest.TestCase):
             found = events(written([Delta(text="half")], error=error))
             error_object = {"message": error.message, "type": "upstream_error", "param": None, "code": code}
             self.assertEqual([{"error": error_object}, "[DONE]"], found[1:])
-
-    def test_closing_a_chat_stream_closes_its_source(self) -> None:
-        batches = source([Delta(text="a")], [Delta(text="b")])
-        stream = write_events(mock.Mock(), batches, ChunkWriter(REQUEST, 0))
-        next(stream)
-        stream.close()
-        self.assertEqual([], list(batches))
 
 
 def call_chunk(finish: str | None = None, **call: Any) -> list[Delta | Heartbeat]:
@@ -167,13 +154,6 @@ class TestCustomCalls(unittest.TestCase):
         texts = [{"index": 0, "custom": {"input": text}} for text in ("*** ", "Begin")]
         self.assertEqual([begun, *texts, other], entries)
 
-    def test_other_arguments_of_a_nested_custom_call_come_with_the_finish(self) -> None:
-        nested = self.CUSTOM._replace(openai_custom_tools=frozenset({"ApplyPatch"}))
-        first = {"index": 0, "id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": "{}"}}
-        stream = source(call_chunk(**first), call_chunk("tool_calls"))
-        last = events(list(write_events(mock.Mock(), stream, ChunkWriter(nested, 0))))[-2]["choices"][0]
-        self.assertEqual([{"index": 0, "custom": {"input": "{}"}}], last["delta"]["tool_calls"])
-
     def test_a_completion_has_the_raw_text_of_a_custom_call(self) -> None:
         call = {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": '{"input": "a\\nb"}'}}
         other = {"id": "d", "type": "function", "function": {"name": "Read", "arguments": '{"input": "a"}'}}
@@ -200,10 +180,3 @@ class TestCompletion(unittest.TestCase):
         reply = completion(REQUEST, [delta._replace(text="shown")])
         self.assertEqual({**fields, "content": "shown"}, reply["choices"][0]["message"])
         self.assertEqual(("asked", 1, {}), (reply["model"], reply["novelty"], reply["usage"]))
-
-    def test_a_completion_has_every_choice(self) -> None:
-        choices = [{"index": index, "message": {"content": str(index)}} for index in range(3)]
-        body = {"choices": choices, "usage": {"total_tokens": 1}}
-        reply = completion(REQUEST, chat_stream.read_completion(body))
-        self.assertEqual(choices, reply["choices"])
-        self.assertEqual({"total_tokens": 1}, reply["usage"])

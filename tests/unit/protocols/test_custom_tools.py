@@ -11,10 +11,6 @@ PATCH = '*** Begin Patch\n+say "hi"\n*** End Patch'
 
 
 class TestWrap(unittest.TestCase):
-    def test_raw_text_of_a_custom_call_becomes_an_object_with_one_field(self) -> None:
-        for text in (PATCH, "", "{", "{}", '{"input": 7}', '{"input": "x", "y": 1}', "[" * 100_000, "{" * 100_000):
-            self.assertEqual({"input": text}, json.loads(wrap_text(text)))
-
     def test_wrapped_arguments_are_not_wrapped_again(self) -> None:
         for arguments in ('{"input": "x"}', '{"input":""}', wrap_text(PATCH)):
             self.assertEqual(arguments, wrap_text(arguments))
@@ -50,11 +46,6 @@ class TestCustomCallUnwrapper(unittest.TestCase):
         self.assertEqual(["", "", "*** Be", "gin", "\n", ""], texts)
         last = Delta(finish_reason="tool_calls")
         self.assertIs(last, unwrapper.unwrap(last))
-
-    def test_function_calls_beside_a_custom_call_stay(self) -> None:
-        unwrapper = CustomCallUnwrapper(NAMES)
-        both = (CallPiece(0, "a", "ApplyPatch", '{"input":"x"}'), CallPiece(1, "b", "Read", '{"input":"x"}'))
-        self.assertEqual(["x", '{"input":"x"}'], [each.arguments for each in unwrapper.unwrap(Delta(calls=both)).calls])
 
     def test_other_arguments_of_a_custom_call_come_unchanged_at_the_end(self) -> None:
         for arguments in ('{"patch": "x"}', "[1]", PATCH):

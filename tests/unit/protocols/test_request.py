@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
+from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning.identity import identify
 from tests.support.bad_requests import assert_named
-from tests.support.histories import TOOLS
 
 CONFIG = ProxyConfig()
 HI = [{"role": "user", "content": "hi"}]
@@ -75,10 +74,6 @@ class TestFields(unittest.TestCase):
         request = parsed(parallel_tool_calls=True, store=False, metadata={})
         self.assertEqual(("metadata", "parallel_tool_calls", "store"), request.dropped)
         self.assertEqual({}, request.params)
-
-    def test_values_that_deepseek_does_not_take_are_reported_as_dropped(self) -> None:
-        self.assertEqual(("reasoning_effort galactic", "user"), parsed(user="a b", reasoning_effort="galactic").dropped)
-        self.assertEqual((), parsed(user="ab", reasoning_effort="none").dropped)
 
     def test_the_request_keeps_the_clients_model_name(self) -> None:
         request = parsed(model="gpt-9")
@@ -165,35 +160,6 @@ class TestOtherShapes(unittest.TestCase):
             ({"prompt_cache_key": ""}, ""),
         ):
             self.assertEqual(name, parsed(**body).chat_name.id)
-
-    def test_an_anthropic_system_field_becomes_the_first_message(self) -> None:
-        blocks = [{"type": "text", "text": "a", "cache_control": {}}, {"type": "text", "text": "b"}]
-        for system, text in (("s", "s"), (blocks, "a\nb")):
-            self.assertEqual((Message("system", text), Message("user", "hi")), parsed(system=system).messages)
-
-    def test_tool_results_come_before_the_users_text(self) -> None:
-        use = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
-        answer = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "1"}]}
-        history = [
-            *HI,
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, use]},
-            {"role": "user", "content": [{"type": "text", "text": "and"}, answer]},
-        ]
-        found = parsed(messages=history).messages
-        self.assertEqual(Message("assistant", "", "hm", (ToolCall("t", "f", "{}"),)), found[1])
-        self.assertEqual((Message("tool", "1", tool_call_id="t"), Message("user", "and")), found[2:])
-        history[-1] = {"role": "user", "content": [answer]}
-        self.assertEqual(3, len(parsed(messages=history).messages))
-
-    def test_custom_calls_in_a_history_are_wrapped(self) -> None:
-        custom = {"type": "custom", "name": "ApplyPatch"}
-        for call in (
-            {"id": "c", "type": "function", "function": {"name": "ApplyPatch", "arguments": "{patch"}},
-            {"id": "c", "type": "custom", "custom": {"name": "ApplyPatch", "input": "{patch"}},
-        ):
-            request = parsed(tools=[custom], messages=[*HI, {"role": "assistant", "tool_calls": [call]}])
-            self.assertEqual(frozenset({"ApplyPatch"}), request.custom_tools)
-            self.assertEqual('{"input":"{patch"}', request.messages[1].tool_calls[0].arguments)
 
     def test_images_are_limited_for_models_that_see_them(self) -> None:
         long = {"type": "image_url", "image_url": {"url": "https://e.com/" + "x" * 9000}}
@@ -301,49 +267,11 @@ class TestThinking(unittest.TestCase):
     def test_an_unknown_effort_gets_the_configured_one(self) -> None:
         self.assertEqual("max", parsed({"reasoning_effort": "max"}, reasoning_effort="galactic").effort)
 
-    def test_a_forced_tool_turns_thinking_off(self) -> None:
-        named = {"type": "function", "function": {"name": "read_file"}}
-        for body in ({}, {"thinking": {"type": "enabled"}}):
-            for choice, thinking in (("required", False), (named, False), ("auto", True)):
-                self.assertEqual(thinking, parsed(tools=TOOLS, tool_choice=choice, **body).thinking)
-
-
-class TestTools(unittest.TestCase):
-    def test_flat_tools_and_legacy_functions_become_nested_tools(self) -> None:
-        function = {"name": "read_file", "parameters": {}}
-        nested = {"type": "function", "function": function}
-        self.assertEqual((nested,), parsed(tools=[{"type": "function", **function}]).tools)
-        legacy = parsed(functions=[function], function_call={"name": "read_file"})
-        self.assertEqual((nested,), legacy.tools)
-        self.assertEqual({"type": "function", "function": {"name": "read_file"}}, legacy.tool_choice)
-
-    def test_nested_tools_stay_unchanged_and_an_empty_list_is_no_tools(self) -> None:
-        self.assertEqual((tuple(TOOLS), ()), (parsed(tools=TOOLS).tools, parsed(tools=[]).tools))
-
 
 class TestMessages(unittest.TestCase):
     def test_roles_that_deepseek_does_not_know_are_translated(self) -> None:
         for requested, role in {"developer": "system", "wizard": "user", "system": "system", "user": "user"}.items():
             self.assertEqual(Message(role, "x"), message(role=requested, content="x"))
-
-    def test_text_parts_are_joined_and_absent_content_is_empty_text(self) -> None:
-        parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, "c", {"text": "d"}]
-        self.assertEqual("a\nb\nc\nd", message(role="user", content=parts).content)
-        for nothing in (None, [], ""):
-            self.assertEqual("", message(role="assistant", content=nothing).content)
-        self.assertEqual("", message(role="assistant").content)
-
-    def test_images_stay_parts_and_unknown_parts_become_json(self) -> None:
-        image = {"type": "image_url", "image_url": {"url": "x"}}
-        text = {"type": "text", "text": "see"}
-        self.assertEqual((text, image), message(role="user", content=[text, image]).content)
-        self.assertEqual('{"type":"video","id":1}', message(role="user", content=[{"type": "video", "id": 1}]).content)
-
-    def test_arguments_of_tool_calls_become_a_string(self) -> None:
-        for arguments, expected in (('{"a": 1}', '{"a": 1}'), ({"a": 1}, '{"a":1}'), (None, ""), ([], "[]")):
-            call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}, "index": 0}
-            found = message(role="assistant", content=None, tool_calls=[call])
-            self.assertEqual((ToolCall("c", "f", expected),), found.tool_calls)
 
     def test_empty_reasoning_is_not_absent_reasoning(self) -> None:
         self.assertEqual("", message(role="assistant", content="x", reasoning_content="").reasoning)

@@ -1,4 +1,3 @@
-import copy
 import unittest
 from typing import Any
 
@@ -80,13 +79,6 @@ class TestShapes(unittest.TestCase):
                 read_with_care = request_tools._read_tool(tool, "tools[0]", request_tools.ToolSet())
                 self.assertEqual(encode_json(tool), encode_json(read_with_care))
         self.assertTrue(request_tools._is_plain(NESTED))
-
-    def test_a_tool_of_each_shape_keeps_its_name_description_and_parameters(self) -> None:
-        self.assertEqual(NESTED, read(NESTED).tools[0])
-        self.assertEqual({key: FLAT[key] for key in FLAT if key != "type"}, function(FLAT))
-        self.assertEqual({"name": "Write", "description": "d", "parameters": SCHEMA}, function(BARE))
-        self.assertEqual(function(BARE), function({"type": "custom", **BARE}))
-        self.assertEqual({"name": "x"}, function({"name": "x", "input_schema": None}))
 
     def test_a_custom_tool_becomes_a_function_with_one_string(self) -> None:
         nested = {"name": "ApplyPatch", "description": "Patches.", "format": {"type": "grammar", "grammar": GRAMMAR}}
@@ -179,20 +171,6 @@ class TestToolNamespaces(unittest.TestCase):
         self.assertEqual({"type": "function", "function": shell}, tool_set.tools[1])
         self.assertTrue(tool_set.tools[4]["function"]["description"].endswith("this lark grammar:\nstart: hunk+"))
 
-    def test_without_a_namespace_description_a_tool_keeps_its_own(self) -> None:
-        for tool in (NESTED, FLAT, BARE, CUSTOM, {"type": "function", "name": "x"}):
-            [alone], [inside] = read(tool).tools, read(group(tool)).tools
-            name = alone["function"]["name"]
-            self.assertEqual({**alone, "function": {**alone["function"], "name": f"agents__{name}"}}, inside)
-
-    def test_tools_declared_in_the_history_may_be_in_namespaces(self) -> None:
-        more = [(group(CUSTOM, name="functions"), "input[0].tools[0]"), (group(FLAT), "input[0].tools[1]")]
-        tool_set = request_tools.read({"tools": [NESTED]}, more)
-        self.assertEqual(["Shell", "functions__ApplyPatch", "agents__Read"], names(tool_set))
-        with self.assertRaises(BadRequest) as caught:
-            request_tools.read({}, [(group(FLAT, 7), "input[0].tools[1]")])
-        self.assertEqual("input[0].tools[1].tools[1]", caught.exception.param)
-
     def test_a_function_without_a_namespace_keeps_its_name_in_a_collision(self) -> None:
         outside = {"type": "function", "name": "agents__Read"}
         first, last = read(outside, group(FLAT)), read(group(FLAT), outside)
@@ -221,20 +199,6 @@ class TestToolNamespaces(unittest.TestCase):
         self.assertEqual(["agents__Read"], names(tool_set))
         self.assertEqual(["tool web_search", "tool namespace"], tool_set.dropped)
         self.assertEqual([], read(group()).tools)
-
-    def test_strict_tools_in_a_namespace_are_sent_to_the_beta_path_only(self) -> None:
-        tool_set = read(group({"type": "function", "name": "x", "strict": True}))
-        self.assertEqual([{"type": "function", "function": {"name": "agents__x"}}], tool_set.tools)
-        self.assertEqual(["tools strict"], tool_set.dropped)
-
-    def test_the_same_tools_give_the_same_bytes_and_the_body_is_not_changed(self) -> None:
-        tools = [group(NESTED, CUSTOM, description="For agents."), FLAT, group(BARE, name="x" * 200)]
-        before = encode_json(tools)
-        first, second = read(*tools), read(*copy.deepcopy(tools))
-        self.assertEqual(encode_json(first.tools), encode_json(second.tools))
-        self.assertEqual(before, encode_json(tools))
-        shuffled = {encode_json(tool) for tool in read(*tools[::-1]).tools}
-        self.assertEqual({encode_json(tool) for tool in first.tools}, shuffled)
 
 
 class TestToolChoice(unittest.TestCase):

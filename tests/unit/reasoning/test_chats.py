@@ -22,7 +22,6 @@ from deepseek_cursor_proxy.reasoning.chats import (
 )
 from deepseek_cursor_proxy.reasoning.identity import identify
 from tests.support.histories import assistant, result, system, user
-from tests.support.threads import run_at_once
 
 CALL = assistant("looking", ("call_1", "read", '{"path":"a"}'))
 # 0 system, 1 user, 2 assistant with a call, 3 its result, 4 assistant, 5 user
@@ -211,9 +210,6 @@ class TestNearest(unittest.TestCase):
             self.assert_nearest(last := seen(CHAT[:2]), [last], now)
 
 
-TITLE = (system("Make a title."), CHAT[1])
-
-
 class TestChats(unittest.TestCase):
     def setUp(self) -> None:
         self.chats = Chats()
@@ -235,24 +231,6 @@ class TestChats(unittest.TestCase):
         self.assertEqual(seen(CHAT), last and last.outline)
         self.assertIsNone(self.found(CHAT, chat=b"another chat"))
 
-    def test_helpers_that_begin_with_the_same_words_disturb_nothing(self) -> None:
-        self.accept(CHAT[:2])
-        self.assertIsNone(self.accept(TITLE, ""))
-        self.assertIsNone(self.accept(TITLE, "xy"))
-        self.assertEqual(seen(CHAT[:2]), self.found(CHAT))
-
-    def test_a_helper_that_reads_all_of_a_chat_does_not_take_its_place(self) -> None:
-        self.accept(CHAT)
-        self.accept((system("Summarise."), *CHAT[1:], NEXT[0], user("Sum it up.")), "")
-        self.assertEqual(seen(CHAT), self.found((*CHAT, *NEXT)))
-
-    def test_agents_that_begin_alike_are_told_apart(self) -> None:
-        ways = {tools: (*CHAT[:2], assistant(tools), user("go")) for tools in ("abc", "abd", "ac", "bd")}
-        for tools, messages in ways.items():
-            self.accept(messages, tools)
-        for tools, messages in ways.items():
-            self.assertEqual(seen(messages, tools), self.found((*messages, *NEXT), tools))
-
     def test_memory_is_bounded_by_messages_tools_and_agents(self) -> None:
         self.enterContext(mock.patch.object(chats, "_MESSAGES_IN_MEMORY", 80))
         for number in range(100):
@@ -263,15 +241,6 @@ class TestChats(unittest.TestCase):
         self.assertEqual(chats._AGENTS_PER_CHAT, len(self.chats._chats[b"one"]))
         kept = [each for last in self.chats._chats.values() for each in last]
         self.assertEqual(sum(each.size for each in kept), self.chats._size)
-
-    def test_many_threads_share_it(self) -> None:
-        def work(number: int) -> None:
-            mine = (*CHAT[:2], assistant(f"agent {number}"), user("go"))
-            for length in range(20):
-                self.accept((*mine, *NEXT * length))
-
-        run_at_once(work, range(8))
-        self.assertEqual(8, len(self.chats._chats[b"chat"]))
 
 
 def tools(*given: str) -> tuple[dict[str, Any], ...]:

@@ -118,10 +118,6 @@ class TestEchoes(EchoTestCase):
             found = self.store.find_turns(*sent, namespace=namespace, memory=memory)
             self.assertEqual(expected, found.request.messages)
 
-    def test_another_key_finds_no_echo(self) -> None:
-        self.store.record((U,), assistant("Hi.", reasoning=THOUGHT))
-        self.assert_unchanged(U, assistant(THOUGHT + "Hi."), U2, namespace=OTHER)
-
     def test_words_that_two_stored_turns_divide_differently_stay(self) -> None:
         self.store.record((U,), assistant("and b", reasoning="a"))
         self.store.record((U,), assistant("b", reasoning="a and"))

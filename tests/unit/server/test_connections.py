@@ -84,9 +84,6 @@ class TestConnections(unittest.TestCase):
         self.assertEqual((503, "1"), (status, headers["retry-after"]))
         self.assertEqual("overloaded", json.loads(body)["error"]["code"])
 
-    def test_a_client_that_connects_is_served(self) -> None:
-        self.assert_served(self.open())
-
     def test_accepting_stops_at_once_and_before_it_begins_and_with_its_listener_closed(self) -> None:
         self.open()
         self.connections.stop_accepting()

@@ -133,7 +133,3 @@ class PageTest(unittest.TestCase):
         for is_ascii, sign, arrow in ((False, "✗", "→"), (True, "x", "->")):
             found = list(page.lines(failed("port", "taken", "stop it"), is_ascii=is_ascii))
             self.assertEqual([f"{sign} port       taken", f"             {arrow} stop it"], found)
-
-    def test_an_encoding_decides_about_the_signs(self) -> None:
-        for encoding, expected in {"utf-8": True, "cp1252": False, "ascii": False, "cp437": False}.items():
-            self.assertEqual(expected, page.can_show_signs(encoding), encoding)

@@ -6,7 +6,6 @@ import tomllib
 from dataclasses import replace
 
 from deepseek_cursor_proxy.cli.setup.clients import (
-    ACCESS_KEY_VARIABLE,
     CLIENTS,
     FLASH,
     PRO,
@@ -68,12 +67,6 @@ class OtherKeysTest(FilesCase):
                 for none in ({}, {variable: ""}, same):
                     self.assertNotIn("Warning", self.notes(name, **none))
 
-    def test_setup_says_what_overrides_the_effort_that_is_chosen_in_claude_code(self) -> None:
-        overrides = "overrides `/effort` and --effort"
-        self.assertNotIn(overrides, self.notes("claude-code"))
-        variable = "CLAUDE_CODE_EFFORT_LEVEL"
-        self.assertIn(f"{variable} in the environment {overrides}", self.notes("claude-code", **{variable: "max"}))
-
     def test_setup_warns_of_a_token_that_the_proxy_refuses(self) -> None:
         found = self.notes("claude-code", ANTHROPIC_AUTH_TOKEN="sk-ant-1234567")
         self.assertIn("ANTHROPIC_AUTH_TOKEN holds an Anthropic key", found)
@@ -130,14 +123,6 @@ class ContentTest(FilesCase):
                 kept = b"".join(path.read_bytes() for path in (self.place / "history").iterdir())
                 self.assertNotIn(b"sk-of-the-user", kept)
 
-    def test_access_keys_have_a_variable_of_their_own(self) -> None:
-        endpoint = ProxyEndpoint("http://127.0.0.1:9000", ACCESS_KEY_VARIABLE)
-        for name in ("codex", "opencode", "qwen-code", "continue", "pi"):
-            with self.subTest(name):
-                text = CLIENTS[name].targets(self.machine(), endpoint)[0].editor.by_hand()
-                self.assertIn(ACCESS_KEY_VARIABLE, text)
-                self.assertNotIn("DEEPSEEK_API_KEY", text)
-
     def test_every_client_asks_for_flash_unless_pro_is_chosen(self) -> None:
         """A list of models begins with the chosen one, because some clients begin with the first."""
         for model in (FLASH, PRO):
@@ -171,11 +156,6 @@ class ContentTest(FilesCase):
                 ("freeform", True), (model["apply_patch_tool_type"], model["supports_parallel_tool_calls"])
             )
         self.assertEqual((["text"], ["text", "image"]), (pro["input_modalities"], flash["input_modalities"]))
-
-    def test_a_windows_path_is_written_so_that_toml_reads_it(self) -> None:
-        machine = self.machine("win32", CODEX_HOME="C:\\Users\\Ü ser\\.codex")
-        text = CLIENTS["codex"].targets(machine, ENDPOINT)[0].editor.apply("").text
-        self.assertIn("C:\\Users\\Ü ser\\.codex", tomllib.loads(text)["model_catalog_json"])
 
 
 class StatusTest(FilesCase):

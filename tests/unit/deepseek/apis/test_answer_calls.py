@@ -126,7 +126,3 @@ class TestFinishReason(unittest.TestCase):
         for said, expected in (("stop", "tool_calls"), ("length", "length"), ("tool_calls", "tool_calls")):
             self.assertEqual(expected, self.finish(chunk(call), chunk(finish=said)))
             self.assertEqual(expected, self.finish(chunk(call, finish=said)))
-
-    def test_stop_without_calls_stays(self) -> None:
-        self.assertEqual("stop", self.finish(chunk(finish="stop")))
-        self.assertEqual("stop", self.finish(chunk(entry(index=0)), chunk(finish="stop")))

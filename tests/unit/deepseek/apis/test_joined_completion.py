@@ -77,16 +77,3 @@ class TestJoinedCompletions(unittest.TestCase):
         message = joined(piece(content="a"), piece(content=[found, other]), piece(content="c"), piece("stop"))
         texts = [{"type": "text", "text": each} for each in ("a", "c")]
         self.assertEqual([texts[0], found, other, texts[1]], message["choices"][0]["message"]["content"])
-
-    def test_unknown_fields_survive(self) -> None:
-        found = joined(piece(content="a", notes="x", marks=[1]), piece(notes="y", marks=[2], last=1), piece("stop"))
-        message = found["choices"][0]["message"]
-        self.assertEqual(("xy", [1, 2], 1), (message["notes"], message["marks"], message["last"]))
-
-    def test_a_failure_goes_on_and_nothing_comes_of_what_was_there(self) -> None:
-        def batches() -> Batches:
-            yield [Delta(text="a")]
-            raise ValueError
-
-        with self.assertRaises(ValueError):
-            list(join_stream(batches(), has_server_tools=False))

@@ -6,7 +6,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Run
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import ChunkTemplate, split_run, unquote
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ChunkTemplate, split_run
 
 
 def chunk(delta: Any, **more: Any) -> dict[str, Any]:
@@ -110,26 +110,17 @@ class TestTemplates(unittest.TestCase):
         value = {"note": {"content": "decoy"}, "content": "decoy", **chunk({"content": "text"})}
         self.assertEqual("other", read_run(template_of(value), event(value).replace(b"text", b"other"))[0].text)
 
-    def test_the_template_of_a_chunk_with_its_text_twice_has_its_hole_at_the_last(self) -> None:
-        twice = data(chunk({"content": "text"})).replace(b'"content":"text"', b'"content":"text","content":"text"')
-        # The last one counts, so the hole can only be there.
-        data_line = b"data: " + twice.replace(b'"text"}', b'"other"}') + b"\n\n"
-        self.assertEqual("other", read_run(cut(twice), data_line)[0].text)
-
     def test_an_event_of_several_data_lines_makes_no_template(self) -> None:
         self.assertIsNone(cut(json.dumps(chunk({"content": "x"}), indent=1).encode()))
 
 
 class TestRuns(unittest.TestCase):
-    def test_a_delta_without_a_run_is_its_only_chunk(self) -> None:
-        delta = Delta(text="x")
-        self.assertEqual([delta], split_run(delta))
-
-    def test_strings_of_a_run_are_unescaped(self) -> None:
-        self.assertEqual(['a"b\\n', "ü\n"], [unquote('a\\"b\\\\n'), unquote("ü\\n")])
-
     def test_a_run_is_divided_into_its_chunks_again(self) -> None:
         template = template_of(chunk({"reasoning_content": "x"}))
         run = Delta(reasoning="yz", chunk={"choices": [{}]}, run=Run(template, [b"y", b"z"]))
         chunks = [chunk({"reasoning_content": text}) for text in "yz"]
         self.assertEqual(chunks, [each.chunk for each in split_run(run)])
+
+    def test_a_delta_without_a_run_is_its_only_chunk(self) -> None:
+        delta = Delta(text="x")
+        self.assertEqual([delta], split_run(delta))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import Delta, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import chat_api_for
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import ThinkSplitter, begins_with_block
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ThinkSplitter
 from deepseek_cursor_proxy.deepseek.hosts import UNKNOWN, ReasoningForm
 from tests.support.chunks import written_chunk, written_completion
 
@@ -63,8 +63,3 @@ class TestThinkSplitter(unittest.TestCase):
         # As a display that shows it in the text leaves it.
         shown = written_completion(delta._replace(reasoning=None))["choices"][0]["message"]
         self.assertEqual(("r", "a"), (shown["reasoning_content"], shown["content"]))
-
-    def test_only_a_closed_block_is_one(self) -> None:
-        self.assertTrue(begins_with_block(" <think>r</think>a"))
-        self.assertFalse(begins_with_block("<think>r"))
-        self.assertFalse(begins_with_block("a <think>r</think>"))

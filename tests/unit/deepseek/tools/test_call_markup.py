@@ -11,7 +11,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
-from tests.fake_deepseek.leaks import FORMS, HERMES, Arguments, Markup, some_text
+from tests.fake_deepseek.leaks import FORMS, HERMES, Arguments, some_text
 from tests.support.width import some, width
 from tests.unit.deepseek.tools.test_written_calls import Answer, chunk, plain, streamed
 
@@ -112,16 +112,6 @@ class TestForms(unittest.TestCase):
         for text in ("a <|DSML|invoke. b", "<｜DSML｜invoke\n", "<｜tool▁call▁begin｜>x<｜tool▁call▁end｜>"):
             self.check(f"{text}.\n{BLOCK}", f"{text}.", [CALL])
 
-    def test_a_string_becomes_what_the_schema_asks_for(self) -> None:
-        form = Markup("", "｜DSML｜", "tool_calls", has_strings=False)
-        for value, expected in (("7", 7), ("-1", -1)):
-            self.check(
-                form.encode([("read", {"path": "7", "line": value})]), "", [("read", {"path": "7", "line": expected})]
-            )
-        self.check(
-            form.encode([("read", {"path": "[1]", "any": "[1]"})]), "", [("read", {"path": "[1]", "any": "[1]"})]
-        )
-
     def test_a_container_that_is_cut_keeps_its_whole_calls(self) -> None:
         text = V4.encode([CALL, ("now", {}), ("read", {"path": "b.py"})])
         cut = text.index("b.py") + 1
@@ -165,11 +155,6 @@ class TestForms(unittest.TestCase):
                     self.check(before + block, before.rstrip("\n"), [CALL])
                     self.check(f"{before}    {block}", f"{before}    {block}", [])
                     self.check(f"{before}> {block}", f"{before}> {block}", [])
-
-    def test_hermes_is_read_only_where_it_is_wanted(self) -> None:
-        text = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
-        self.assertEqual((text, []), ((answer := streamed(text, tools=TOOLS, with_hermes=False)).text, answer.calls))
-        self.assertEqual([("now", {})], streamed(text, tools=TOOLS).calls)
 
 
 class TestThinking(unittest.TestCase):
@@ -428,10 +413,3 @@ class TestOrdinaryAnswers(unittest.TestCase):
             size = rng.choice((3, 17, 1000))
             answer = streamed(text, size, tools=TOOLS)
             self.assertEqual((text, []), (answer.text, answer.calls))
-
-
-class TestArguments(unittest.TestCase):
-    def test_arguments_are_json(self) -> None:
-        for form in FORMS:
-            answer = streamed(form.encode([("read", {"path": '"\\\n', "line": 1})]), tools=TOOLS)
-            self.assertEqual({"path": '"\\\n', "line": 1}, json.loads(answer.reply.message().tool_calls[0].arguments))

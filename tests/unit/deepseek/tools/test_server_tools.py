@@ -51,10 +51,6 @@ class TestLeaveOut(unittest.TestCase):
             ((), None, ("a", "tool web_search_20250305")), (left.server_tools, left.tool_choice, left.dropped)
         )
 
-    def test_the_choice_among_functions_stays(self) -> None:
-        request = ChatRequest("m", "m", (), tools=({},), tool_choice="required", server_tools=(SEARCH,))
-        self.assertEqual("required", server_tools.leave_out(request).tool_choice)
-
     def test_a_forced_one_is_refused(self) -> None:
         request = ChatRequest("m", "m", (), server_tools=(SEARCH,))
         for forced in (
@@ -137,11 +133,6 @@ class TestItems(unittest.TestCase):
         ):
             with self.subTest(words=words, lengths=lengths):
                 self.assertEqual(places, server_tools.split_text(words, lengths, whole_at=whole_at))
-
-    def test_items_of_another_api_are_not_found(self) -> None:
-        message = Message("assistant", "", server_items=pack_items("messages", [{"type": "text"}]))
-        self.assertEqual([], unpack_items(message, "responses"))
-        self.assertEqual([], unpack_items(Message("assistant", ""), "responses"))
 
     def test_a_history_is_told_apart_by_the_kinds_of_items_but_not_by_their_ids(self) -> None:
         def digest(*items: dict[str, str]) -> bytes:

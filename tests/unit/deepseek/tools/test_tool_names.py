@@ -6,7 +6,6 @@ from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, read_own_names, restore_names
 from deepseek_cursor_proxy.deepseek.tools.tool_definitions import is_accepted, sent_name, sent_names
 from deepseek_cursor_proxy.features.web_search import responses_api
-from deepseek_cursor_proxy.json_codec import encode_json
 from tests.support.chunks import written_chunk
 from tests.unit.protocols.test_tool_namespaces import LEGAL, PIECES
 
@@ -44,13 +43,6 @@ class TestSentNames(unittest.TestCase):
             self.assertEqual(len(names), len(set(everything)))
             for name in everything:
                 self.assertRegex(name, rf"\A{LEGAL.pattern}\Z")
-
-    def test_a_tool_keeps_its_sent_name_when_tools_are_added(self) -> None:
-        for seed in range(100):
-            rng = random.Random(seed)
-            names, more = generated(rng, 10), generated(rng, 10)
-            before, after = sent_names(names), sent_names([*more, *names])
-            self.assertEqual(before, {name: after[name] for name in before})
 
     def test_a_tool_with_the_sent_name_of_another_keeps_its_own(self) -> None:
         second = sent_names([READ, SENT])[READ]
@@ -96,19 +88,3 @@ class TestAnswers(unittest.TestCase):
             self.assertIs(delta, restore_names(delta, {SENT: READ}))
         events = read_own_names(StreamReader().read, {SENT: READ}, b": wait\n\n")
         self.assertEqual([Heartbeat(": wait")], events.batch)
-
-    def test_a_stream_is_read_alike_however_it_is_cut(self) -> None:
-        chunks = [
-            {"tool_calls": [{"index": 0, "id": "c", "function": {"name": SENT, "arguments": ""}}]},
-            {"tool_calls": [{"index": 0, "function": {"name": SENT, "arguments": "{}"}}]},
-        ]
-        lines = [encode_json({"choices": [{"index": 0, "delta": each}]}) for each in chunks]
-        data = b"".join(b"data: " + line + b"\n\n" for line in lines)
-        for size in (1, 7, len(data)):
-            reader = StreamReader()
-            pieces = [data[at : at + size] for at in range(0, len(data), size)]
-            found = [item for piece in pieces for item in read_own_names(reader.read, {SENT: READ}, piece).batch]
-            self.assertEqual(
-                [READ, READ], [call.name for each in found if isinstance(each, Delta) for call in each.calls]
-            )
-            self.assertNotIn(SENT, str([written_chunk(each) for each in found if isinstance(each, Delta)]))

@@ -2,13 +2,12 @@
 
 import json
 import random
-import time
 import unittest
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Reply, ToolCall
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_api import chunk_delta
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, read_completion
 from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
@@ -160,11 +159,6 @@ class TestCalls(unittest.TestCase):
                 self.check(text, text, [])
                 self.check(f"{text}\n\n-->\n```\n~~~\n````\n", f"{text}\n\n-->\n```\n~~~\n````\n", [])
 
-    def test_a_text_that_is_cut_keeps_its_whole_calls_and_its_finish_reason(self) -> None:
-        for answer in (streamed(BLOCK + BLOCK[:20], 3, "length"), plain(BLOCK + BLOCK[:20], "length")):
-            self.assertEqual([("search", ARGUMENTS)], answer.calls)
-            self.assertEqual((BLOCK[:20], "length"), (answer.text, answer.reply.finish_reason))
-
     def test_text_stays_before_the_thoughts_that_follow_it(self) -> None:
         chunks = [chunk(content="a\n<"), chunk(reasoning_content="Hm."), chunk(content="b\n"), chunk("stop")]
         answer = Answer(*chunks)
@@ -256,12 +250,6 @@ class TestStructuredCalls(unittest.TestCase):
             answer = Answer(*chunks, chunk("stop"))
             self.assertCountEqual([("search", ARGUMENTS), ("search", {"q": "dogs"})], answer.calls)
 
-    def test_the_pieces_of_a_call_with_arguments_pass_as_they_are(self) -> None:
-        calls = WrittenCalls(ChatRequest("m", "m", (), TOOLS), str)
-        for number, text in enumerate(("", "{", " ", '"q"', ': "x"', "}")):
-            delta = Delta(calls=(CallPiece(0, "i" if not number else "", "search" if not number else "", text),))
-            self.assertIs(delta, calls.convert(delta)[0])
-
     def test_a_call_that_began_with_a_brace_takes_the_rest_from_its_block(self) -> None:
         for pieces in (("",), ("{",), ("{", "}"), ("{}",), (" {", "\n", "}")):
             deltas = [
@@ -270,15 +258,6 @@ class TestStructuredCalls(unittest.TestCase):
             ]
             answer = Answer(*deltas, chunk(content=BLOCK), chunk("stop"))
             self.assertEqual([("search", ARGUMENTS)], answer.calls, pieces)
-
-    def test_empty_arguments_stay_where_no_block_has_others(self) -> None:
-        pieces = [self.sent("", "now"), chunk(tool_calls=[{"index": 0, "function": {"arguments": "{}"}}])]
-        answer = Answer(*pieces, chunk("tool_calls"))
-        self.assertEqual([("now", {})], answer.calls)
-
-    def test_line_breaks_before_a_call_stay_before_it(self) -> None:
-        answer = Answer(chunk(content="Hi\n\n"), self.sent('{"q": "cats"}'), chunk("tool_calls"))
-        self.assertEqual("Hi\n\n[search]", "".join(answer.order))
 
     def test_a_whole_answer_without_written_calls_stays_as_it_came(self) -> None:
         for arguments in ("{}", "", '{"q": 1}'):
@@ -345,26 +324,3 @@ class TestLaws(unittest.TestCase):
                 self.assertEqual(whole.reply.finish_reason, answer.reply.finish_reason)
                 if not answer.calls:
                     self.assertEqual(text, answer.text)
-
-    def test_any_arguments_come_through(self) -> None:
-        chance = random.Random(8)
-        for _ in range(width(60, 5_000)):
-            text = "".join(chance.choices(WORDS, k=8)) * chance.choice((1, 5))
-            arguments = {"q": text, "x": [text, {text: None, "n": 1.5}], "o": {"{": "}"}}
-            answer = streamed(f"Hi.\n\n{block('search', arguments)}", chance.randrange(1, 9))
-            self.assertEqual(("Hi.", [("search", arguments)]), (answer.text, answer.calls))
-
-    def test_a_hostile_text_takes_no_longer_per_character(self) -> None:
-        for text in ("<tool_call>", "<tool_call>{", "`<tool_call>", "\n", " ", "```\n<tool_call>", f"{BLOCK} "):
-            times = []
-            for size in width((500, 5_000), (2_000, 20_000)):
-                begin = time.process_time()
-                plain(text * (size // len(text)))
-                streamed(BLOCK + text * (size // len(text)), 5)
-                times.append(time.process_time() - begin)
-            self.assertLess(times[1], 60 * times[0] + 0.5, text)
-
-
-class TestToolCall(unittest.TestCase):
-    def test_ids_are_ours(self) -> None:
-        self.assertEqual((ToolCall("call_0", "search", '{"q": "cats"}'),), streamed(BLOCK).reply.message().tool_calls)
