@@ -10,7 +10,6 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamTimeout
 from deepseek_cursor_proxy.http1.messages import HttpReply
 
 SAYS = [Delta(text="a")]
-ROLE = [Delta(text="")]
 END = [Delta(text="z", finish_reason="stop")]
 
 
@@ -68,9 +67,6 @@ class TestStream(unittest.TestCase):
 
     def test_a_stream_has_a_beginning_its_batches_and_an_end(self) -> None:
         self.assertEqual([b"[", b"a", b"z", b"]"], self.written(Source(SAYS, END)))
-
-    def test_a_batch_without_words_is_nothing(self) -> None:
-        self.assertEqual([b"[", b"a", b"]"], self.written(Source(ROLE, SAYS)))
 
     def test_a_failure_is_written_by_the_writer(self) -> None:
         for error, code in (

@@ -73,19 +73,6 @@ class TestReasoningForms(DatabaseTestCase):
             upstream.learn(reply(answer))
             self.assertIs(form, upstream.chat_api().host.form)
 
-    def test_a_confirmed_field_yields_to_another_only_when_that_comes_twice(self) -> None:
-        upstream = self.upstream()
-        for form, after in (
-            (ReasoningForm.CONTENT, ReasoningForm.CONTENT),
-            (ReasoningForm.CONTENT, ReasoningForm.CONTENT),
-            (ReasoningForm.REASONING, ReasoningForm.CONTENT),
-            (ReasoningForm.CONTENT, ReasoningForm.CONTENT),
-            (ReasoningForm.REASONING, ReasoningForm.CONTENT),
-            (ReasoningForm.REASONING, ReasoningForm.REASONING),
-        ):
-            upstream.learn(reply(ANSWERS[form]))
-            self.assertIs(after, upstream.chat_api().host.form)
-
     def test_tags_in_an_answer_that_has_no_thoughts_teach_nothing(self) -> None:
         upstream = self.upstream()
         for _ in range(3):
@@ -121,10 +108,6 @@ class TestReasoningForms(DatabaseTestCase):
         upstream = self.upstream()
         upstream.learn(reply(ANSWERS[ReasoningForm.REASONING]))
         self.assertFalse(upstream.runs_server_tools)
-
-    def test_an_unreadable_form_in_the_file_is_ignored(self) -> None:
-        self.execute("INSERT INTO reasoning_forms VALUES ('http://127.0.0.1:1', 'nonsense')")
-        self.assertIs(ReasoningForm.CONTENT, self.upstream().chat_api().host.form)
 
     def test_an_unknown_host_without_reasoning_gets_no_fillers_until_it_sends_some(self) -> None:
         upstream = self.upstream()

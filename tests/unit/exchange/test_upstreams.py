@@ -44,12 +44,6 @@ class TestUpstreams(DatabaseTestCase):
         self.assertEqual({"a", "b"}, {*first})
         self.assertAlmostEqual(0.75, first["a"] / len(CHATS), delta=0.06)
 
-    def test_a_chat_is_drawn_alike_after_a_restart(self) -> None:
-        tables: dict[str, dict[str, Any]] = {"a": {}, "b": {}, "c": {}}
-        one, two = self.upstreams(**tables), self.upstreams(**tables)
-        for chat in CHATS[:50]:
-            self.assertEqual(self.names(one, chat), self.names(two, chat))
-
     def test_a_chat_stays_where_it_was_answered_as_long_as_that_is_ready(self) -> None:
         upstreams = self.upstreams(a={}, b={"priority": 2}, c={"priority": 3})
         upstreams.record_route(b"chat", ChatRoute("c", None))

@@ -2,7 +2,6 @@
 
 import io
 import os
-import signal
 import sys
 import threading
 import time
@@ -123,25 +122,6 @@ class TestLogStream(unittest.TestCase):
                 [f"{name} {number}" for number in range(2000)], [line for line in lines if line[0] == name]
             )
 
-    def test_close_waits_for_a_slow_reader(self) -> None:
-        class Slow(Disk):
-            def write(self, data: bytes) -> int:  # type: ignore[override]
-                time.sleep(0.02)
-                return super().write(data)
-
-        disk = Slow(10**9, piece=2000)
-        self.enterContext(mock.patch.object(standard_streams, "_END_SECONDS", PATIENCE))
-        writer = self.writer(disk)
-        for number in range(10_000):
-            writer.write(f"{number}\n")
-        writer.finish()
-        self.assertEqual(10_000, disk.written.count(b"\n"))
-
-    def test_close_ends_the_log_writers_thread(self) -> None:
-        writer = self.writer(Disk(1000))
-        writer.finish()
-        self.assertFalse(writer._thread.is_alive())
-
     # A signal handler and a finalizer run in the middle of any instruction, also of a write …
 
     def assert_ends(self, action: Callable[[], object]) -> None:
@@ -163,26 +143,6 @@ class TestLogStream(unittest.TestCase):
         writer.finish()
         self.assertEqual(b"inner\nouter\n", disk.written)
 
-    @unittest.skipIf(os.name == "nt", "needs interval timers")
-    def test_lines_of_signal_handlers_are_not_lost_among_other_threads(self) -> None:
-        disk = Disk(10**9)
-        writer = self.writer(disk)
-        handled = 0
-
-        def handle(*_: object) -> None:
-            nonlocal handled
-            handled += 1
-            writer.write("signal\n")
-
-        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, handle))
-        self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-        for number in range(20_000):
-            writer.write(f"{number}\n")
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        writer.finish()
-        self.assertEqual(20_000 + handled, disk.written.count(b"\n"))
-
     def test_a_full_disk_loses_lines_and_they_are_counted_once_there_is_space(self) -> None:
         disk = Disk(6)
         writer = self.writer(disk)
@@ -202,13 +162,6 @@ class TestLogStream(unittest.TestCase):
         writer._stream.close()
         writer.write("the stream is closed\n")
         writer.finish()
-
-    def test_a_character_that_the_logs_encoding_lacks_is_escaped(self) -> None:
-        disk = Disk(1000)
-        writer = LogStream(io.TextIOWrapper(io.BufferedWriter(disk), "ascii", "backslashreplace"))
-        writer.write("ü \udcff\n")
-        writer.finish()
-        self.assertEqual(b"\\xfc \\udcff\n", disk.written)
 
     def test_an_exception_of_a_thread_does_not_wait_for_stderr(self) -> None:
         writer, sink = self.stuck()

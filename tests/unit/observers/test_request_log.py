@@ -89,13 +89,6 @@ class TestRequestLog(unittest.TestCase):
         self.assertEqual([1000, *range(999, 979, -1), 1], numbers)
         self.assertEqual([True, True, False], [log.find(number) is not None for number in (1, 999, 900)])
 
-    def test_a_request_that_only_the_memory_has_goes_with_older_ones_of_the_ledger(self) -> None:
-        log = RequestLog(most_records=3)
-        log.end(Refused(facts(1)._replace(key=""), "chat", End(Result.REFUSED, 401, "no"), 0.1))
-        for number in range(2, 7):
-            log.end(finished(number))
-        self.assertEqual([6, 5, 4], [each.number for each in log.ended()])
-
     def test_listeners_are_called_and_their_failures_stay_theirs(self) -> None:
         log = RequestLog()
         ended: list[RequestRecord] = []

@@ -41,13 +41,6 @@ class TestDatabase(StoreFileTestCase):
         self.assertEqual({0o600}, set(modes.values()))
         self.assertEqual(0o700, stat.S_IMODE(self.path.parent.stat().st_mode))
 
-    def test_a_failed_transaction_leaves_no_row(self) -> None:
-        opened = self.open()
-        with self.assertRaises(RuntimeError), opened.transaction() as connection:
-            connection.execute("INSERT INTO reasonings VALUES (NULL, randomblob(16), x'00', 0)")
-            raise RuntimeError
-        self.assertEqual(0, count(opened))
-
     def test_the_log_is_emptied_after_the_transaction_of_another_thread(self) -> None:
         opened = self.open()
         with mock.patch.object(database, "_BUSY_SECONDS", 0.0):
@@ -191,22 +184,6 @@ class TestFaults(StoreFileTestCase):
             other.execute("ROLLBACK")
             self.assertTrue(has_begun.wait(PATIENCE))
 
-    def test_a_call_that_knows_the_fault_does_not_wait_for_the_thread_that_opens_the_file(self) -> None:
-        self.lock()
-        with self.assertRaises(Locked):
-            insert(self.opened)
-        with self.opened._lock, self.opened._read_lock:
-            results: list[type[Exception]] = []
-
-            def use() -> None:
-                try:
-                    insert(self.opened)
-                except Unusable as fault:
-                    results.append(type(fault))
-
-            in_background(self, use).join(PATIENCE)
-            self.assertEqual([Locked], results)
-
     def test_pending_writes_reach_a_reopened_file_before_any_other(self) -> None:
         other = self.lock()
         with self.assertRaises(Locked):
@@ -315,39 +292,11 @@ class TestFaults(StoreFileTestCase):
                 with closing(self.open()) as again:
                     self.assertEqual(count(self.opened), count(again))
 
-    def test_a_folder_without_permission_leaves_an_open_file_usable(self) -> None:
-        with mock.patch.object(os, "stat", side_effect=PermissionError(13, "Permission denied")):
-            insert(self.opened)
-        self.assertEqual((2, 0), (count(self.opened), self.faults))
-
-    def test_tables_and_version_are_read_in_one_snapshot(self) -> None:
-        """Else a migration by another process in between looks like a file that lost its tables."""
-        other = self.lock("BEGIN IMMEDIATE")
-        reader = sqlite3.connect(self.path, isolation_level=None)
-        self.addCleanup(reader.close)
-
-        def migrate(statement: str) -> None:
-            if "application_id" in statement and other.in_transaction:
-                other.execute("PRAGMA user_version = 99")
-                other.execute("COMMIT")
-
-        reader.set_trace_callback(migrate)
-        schema.STORE.check(reader)
-        self.assertFalse(other.in_transaction)
-
     def test_a_wrong_statement_is_no_fault_of_the_file(self) -> None:
         with self.assertRaises(Refused), self.opened.reader() as connection:
             connection.execute("SELEKT")
         self.assertEqual(0, self.faults)
         insert(self.opened)
-
-    def test_a_fault_that_is_raised_often_does_not_grow_its_traceback(self) -> None:
-        self.lock()
-        for _ in range(50):
-            with self.assertRaises(Unusable):
-                insert(self.opened)
-        assert self.opened._write_fault is not None
-        self.assertIsNone(self.opened._write_fault.__traceback__)
 
     def test_a_closed_database_stays_closed(self) -> None:
         self.opened.close()

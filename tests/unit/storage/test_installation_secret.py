@@ -72,10 +72,6 @@ class TestInstallationSecret(unittest.TestCase):
         secret = InstallationSecret(Path(":memory:"))
         self.assertEqual(secret.read(), secret.read())
 
-    def test_no_secret_is_written_before_it_is_needed(self) -> None:
-        InstallationSecret(self.store)
-        self.assertFalse(self.path.parent.exists())
-
     def test_a_secret_that_cannot_be_written_is_one_warning(self) -> None:
         with (
             mock.patch(

@@ -1,6 +1,5 @@
 from unittest import mock
 
-from deepseek_cursor_proxy.storage import learned
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.learned import KeyNamespaces, ReasoningForms
 from tests.support.databases import StoreTestCase
@@ -54,11 +53,6 @@ class TestReasoningForms(StoreTestCase):
         self.assertIsNone(ReasoningForms(self.database).get(URL))
         self.learn("reasoning", "reasoning")
         self.assertEqual("reasoning", ReasoningForms(self.database).get(URL))
-
-    def test_the_number_of_forms_is_limited(self) -> None:
-        for number in range(learned._MOST_FORMS + 10):
-            self.learn("reasoning", "reasoning", url=f"{URL}/{number}")
-        self.assertEqual(learned._MOST_FORMS, len(self.rows()))
 
     def test_a_file_that_cannot_be_written_is_no_failure(self) -> None:
         self.database.close()

@@ -1,5 +1,4 @@
 import logging
-import random
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -9,12 +8,12 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.storage import database as store_module
-from deepseek_cursor_proxy.storage import reasonings, write_behind
+from deepseek_cursor_proxy.storage import write_behind
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 from tests.support.databases import StoreFileTestCase
-from tests.support.polling import PATIENCE, eventually, wait_until
+from tests.support.polling import PATIENCE
 
 DAY = 24 * 3600
 
@@ -96,15 +95,6 @@ class TestRecord(StoreTestCase):
             store.record([((key(number),), text)])
             self.assertEqual({key(number): [text]}, store.find([key(number)]))
 
-    def test_thousands_of_keys_are_written_and_found_in_one_call(self) -> None:
-        store = self.store(self.path)
-        # As older builds of SQLite have it.
-        for connection in (store.database._reader, store.database._writer):
-            assert connection is not None
-            connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
-        self.assertTrue(store.record([([key(number) for number in range(2000)], "")]))
-        self.assertEqual({key(number) for number in range(2000)}, {*store.find([key(n) for n in range(5000)])})
-
     def test_a_reasoning_is_in_the_file_when_record_returns_true_and_else_after_close(self) -> None:
         for durability, can_wait, is_written in (
             ("normal", False, True),
@@ -120,17 +110,6 @@ class TestRecord(StoreTestCase):
                 self.assertEqual({key(1): ["why"]} if is_written else {}, other.find([key(1)]))
                 store.close()
                 self.assertEqual({key(1): ["why"]}, other.find([key(1)]))
-
-    def test_a_reasoning_that_can_wait_is_written_a_moment_later(self) -> None:
-        store, other = self.store(self.path), self.store(self.path)
-        store.record(**turn("why", 1), can_wait=True)
-        wait_until(lambda: other.find([key(1)]))
-
-    def test_the_same_turn_recorded_twice_while_it_waits_keeps_the_keys_of_both(self) -> None:
-        with closing(ReasoningStore(self.path)) as store:
-            store.record(**turn("why", 1, 2), can_wait=True)
-            store.record(**turn("why", 1, 3), can_wait=True)
-            self.assertEqual(3, len(store.find([key(1), key(2), key(3)])))
 
     def test_a_reasoning_that_can_wait_is_written_before_one_that_cannot(self) -> None:
         self.enterContext(mock.patch.object(WriteBehind, "seconds_between_batches", 3600))
@@ -172,13 +151,6 @@ class TestPruning(StoreTestCase):
                 left = {key(n) for n in range(expected, count)}
                 self.assertEqual(left, set(store.find([key(n) for n in range(count)])))
                 self.assertEqual(len(left), store.stats().keys)
-
-    def test_long_reasonings_start_a_pruning_sooner(self) -> None:
-        store = self.store(max_bytes=20_000_000)
-        with mock.patch.object(reasonings, "_BYTES_PER_TURN", 20_000):
-            for number in range(8):
-                store.record([((key(number),), f"{number:5000000}")])
-        self.assertTrue(eventually(lambda: store.stats().bytes <= 20_000_000))
 
     def test_a_reasoning_used_an_hour_ago_outlives_one_that_was_not_used(self) -> None:
         for details in ({"max_rows": 3}, {"max_bytes": 100_000}):
@@ -238,57 +210,8 @@ class TestCosts(StoreTestCase):
             reader.join(PATIENCE)
             self.assertEqual([{key(1): ["why"]}], found)
 
-    def test_a_turn_is_recorded_between_two_steps_of_pruning(self) -> None:
-        store = self.store(max_rows=1)
-        store.record([((key(number),), str(number)) for number in range(120)])
-        left: list[int] = []
-
-        def pause(seconds: float) -> None:
-            left.append(store.stats().reasonings)
-
-        with mock.patch.object(store._pruner, "pause", pause):
-            self.assertEqual(119, store.prune())
-        self.assertEqual([70, 20, 1], left)
-
     def connections(self, store: ReasoningStore) -> list[sqlite3.Connection]:
         return [each for each in (store.database._reader, store.database._writer) if each is not None]
-
-    def test_no_statement_of_a_turn_reads_a_whole_table(self) -> None:
-        store = self.store(self.path)
-        statements: list[str] = []
-        for connection in self.connections(store):
-            connection.set_trace_callback(statements.append)
-        store.record([((key(1), key(2)), "why")])
-        store.record([((key(1), key(2)), "why not")])
-        store.record([((key(1), key(3)), "why not")])
-        store.find([key(1), key(2)])
-        for connection in self.connections(store):
-            connection.set_trace_callback(None)
-        queries = [each for each in statements if each.startswith(("SELECT", "INSERT", "UPDATE"))]
-        self.assertGreater(len(queries), 5)
-        with store.database.reader() as reader:
-            for statement in queries:
-                for row in reader.execute(f"EXPLAIN QUERY PLAN {statement}"):
-                    self.assertNotRegex(row[3], r"(?i)^SCAN (?!CONSTANT|\d+ CONSTANT|\(?subquery)", statement)
-
-    def test_the_file_is_little_larger_than_its_reasonings_and_its_wal_bounded(self) -> None:
-        rng = random.Random(4)
-        for size, most in ((10_000, 1.15), (900, 1.75)):
-            with self.subTest(size):
-                path = self.path.parent / str(size) / "store.sqlite3"
-                self.store(path).close()
-                # Tables and indexes without a row.
-                empty = path.stat().st_size
-                store = self.store(path)
-                # While a pruning reads, which takes long on a busy machine, the log is not begun anew.
-                store._pruner.close()
-                for number in range(400):
-                    # A tool turn of a real chat has four or five keys.
-                    store.record([([rng.randbytes(32) for _ in range(4 + number % 2)], rng.randbytes(size // 2).hex())])
-                with_wal = sum(each.stat().st_size for each in path.parent.iterdir())
-                self.assertLess(with_wal - most * 400 * size, 5_000_000)
-                store.close()
-                self.assertLess((path.stat().st_size - empty) / (400 * size), most)
 
 
 class TestFaults(StoreTestCase):

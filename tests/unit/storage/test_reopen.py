@@ -63,13 +63,6 @@ class TestReopener(unittest.TestCase):
         reopener_thread.wake()
         self.assertTrue(reopener_thread.wait(0))
 
-    def test_a_wake_raises_nothing_when_no_thread_can_start(self) -> None:
-        reopener_thread = self.reopener(lambda: True)
-        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
-            reopener_thread.wake()
-        reopener_thread.wake()
-        self.assertTrue(reopener_thread.wait(PATIENCE))
-
 
 class TestOutageLog(unittest.TestCase):
     def setUp(self) -> None:
@@ -106,6 +99,3 @@ class TestOutageLog(unittest.TestCase):
             self.outage.report_fault(Unusable("it is locked", "wait"))
         self.now += 31
         self.assertEqual(2, len(self.warnings()))
-
-    def test_no_outage_is_no_warning(self) -> None:
-        self.assertEqual([], self.warnings(tries=0))

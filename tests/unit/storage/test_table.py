@@ -9,7 +9,6 @@ from deepseek_cursor_proxy.storage.table import Table
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 from tests.support.databases import StoreTestCase
 from tests.support.polling import PATIENCE, wait_until
-from tests.support.threads import run_at_once
 
 
 class Thing(NamedTuple):
@@ -76,12 +75,6 @@ class TestTable(StoreTestCase):
             self.store.prune()
         self.assertEqual(list(range(50, 100)), self.names(), "what is not too old stays")
 
-    def test_two_prunings_at_once_delete_no_more_than_one(self) -> None:
-        stores = [self.store_on(self.open(), max_rows=300) for _ in range(2)]
-        self.write(range(1000))
-        run_at_once(lambda store: store.prune(), stores)
-        self.assertEqual(list(range(700, 1000)), self.names())
-
     def test_a_row_that_cannot_be_written_waits_in_memory_and_is_written_when_the_file_reopens(self) -> None:
         locker = self.lock()
         self.write(range(1))
@@ -90,10 +83,6 @@ class TestTable(StoreTestCase):
         locker.execute("ROLLBACK")
         self.database.reopen()
         self.assertEqual([(b"x",)], self.select("SELECT text FROM things"))
-
-    def test_a_file_that_cannot_be_used_is_not_pruned(self) -> None:
-        self.database.close()
-        self.assertEqual(0, self.store.prune())
 
     def test_pruning_runs_once_for_many_writes_on_another_thread(self) -> None:
         threads: list[threading.Thread] = []

@@ -7,7 +7,7 @@ from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 from tests.support.databases import DatabaseTestCase
 from tests.support.polling import wait_until
-from tests.support.threads import in_background, run_at_once
+from tests.support.threads import in_background
 
 _log = logging.getLogger(__name__)
 
@@ -120,10 +120,6 @@ class TestWriteBehind(DatabaseTestCase):
         self.assertIsNone(self.words.write(["ape"]))
         self.assertEqual(["ant-ape"], self.words.entries())
 
-    def test_entries_that_are_written_return_their_results(self) -> None:
-        self.assertEqual(["ANT", "BEE"], self.words.write(["ant", "bee"]))
-        self.assertEqual(([["ant", "bee"]], []), (self.written, self.words.entries()))
-
     def write_at_once(self, words: Sequence[str]) -> dict[str, list[str] | None]:
         """All of them wait before the first one may write."""
         results: dict[str, list[str] | None] = {}
@@ -144,12 +140,6 @@ class TestWriteBehind(DatabaseTestCase):
         self.assertEqual([most, most, 5], [len(some) for some in self.written])
         self.assertEqual(sorted(words), sorted(word for some in self.written for word in some))
 
-    def test_a_write_that_is_refused_keeps_all_that_share_its_transaction(self) -> None:
-        self.refused = {"bee"}
-        with self.assertLogs(_log, logging.WARNING):
-            self.assertEqual({"ant": None, "bee": None, "cat": None}, self.write_at_once(["ant", "bee", "cat"]))
-        self.assertEqual({"ant", "bee", "cat"}, {*self.words.entries()})
-
     def test_what_is_written_later_shares_a_transaction(self) -> None:
         self.words.seconds_between_batches = 0.01
         self.words.write_later(["ant"])
@@ -157,13 +147,6 @@ class TestWriteBehind(DatabaseTestCase):
         wait_until(lambda: not self.words.entries())
         self.words.close()
         self.assertEqual([["ant", "bee"]], self.written)
-
-    def test_flushes_at_once_write_every_entry_once(self) -> None:
-        words = self.on_database(Words)
-        words.bound = 10_000
-        letters = [chr(0x4E00 + number) for number in range(200)]
-        run_at_once(lambda letter: (words.add([letter]), words.flush()), letters)
-        self.assertEqual(sorted(letters), sorted(word for some in self.written for word in some))
 
     def test_no_entry_is_left_after_clear(self) -> None:
         self.words.add(["ant", "bee"])

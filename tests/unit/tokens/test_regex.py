@@ -31,9 +31,6 @@ class TestTranslation(unittest.TestCase):
         self.assertIn("\x1c", matched(r"\S(?=ZZ)"))
         self.assertTrue(re.match(r"\s", "\x1c"))
 
-    def test_a_unicode_class_without_ascii_matches_no_ascii_text(self) -> None:
-        self.assertEqual(["plain"], Splitter(r"\p{M}").pieces("plain"))
-
     def test_escapes_and_ranges_of_a_pattern_keep_their_meaning(self) -> None:
         self.assertEqual(["a", "-]\\", "b"], Splitter(r"[\-\]\\]+").pieces("a-]\\b"))
         self.assertEqual(["x", "一龥", "y"], Splitter("[一-龥]+").pieces("x一龥y"))

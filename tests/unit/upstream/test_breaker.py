@@ -1,6 +1,5 @@
 """When an upstream is asked and when it is left alone, by a clock that the test moves."""
 
-import threading
 import unittest
 
 from deepseek_cursor_proxy.upstream.breaker import Breaker
@@ -42,12 +41,6 @@ class TestBreaker(unittest.TestCase):
             self.fail_chat()
             self.breaker.record_success()
         self.assertTrue(self.breaker.is_ready)
-
-    def test_a_call_that_is_accepted_and_then_breaks_counts_as_a_failure(self) -> None:
-        for is_opened in (False, False, True):
-            self.breaker.begin_call()
-            self.assertFalse(self.breaker.record_acceptance())
-            self.assertIs(is_opened, self.fail_chat())
 
     def test_a_sure_failure_opens_it_at_once_and_only_once(self) -> None:
         self.open()
@@ -113,12 +106,3 @@ class TestBreaker(unittest.TestCase):
         self.breaker.begin_call()
         self.assertFalse(self.breaker.is_ready)
         self.assertTrue(self.breaker.record_acceptance())
-
-    def test_of_many_threads_one_opens_it(self) -> None:
-        opened: list[bool] = []
-        threads = [threading.Thread(target=lambda: opened.append(self.fail_chat(is_sure=True))) for _ in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(1, sum(opened))

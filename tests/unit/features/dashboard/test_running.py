@@ -52,7 +52,3 @@ class KeyFilesTest(unittest.TestCase):
                 self.assertEqual(expected, running._addresses(self.store))
             self.assertEqual(["http://127.0.0.1:9001"], running._addresses(self.store))
         self.assertEqual([], running._addresses(self.store))
-
-    def test_a_store_in_memory_has_no_address(self) -> None:
-        with running.address_file(Path(":memory:"), "http://127.0.0.1:9001"):
-            self.assertEqual([], running._addresses(Path(":memory:")))

@@ -2,11 +2,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.features.keys import store as limits
 from deepseek_cursor_proxy.features.keys.store import (
     LEASE_SECONDS,
     SETTLED_SECONDS,
@@ -20,7 +18,6 @@ from deepseek_cursor_proxy.features.keys.store import (
 from deepseek_cursor_proxy.storage import database
 from deepseek_cursor_proxy.storage.faults import Locked
 from tests.support.databases import DatabaseTestCase
-from tests.support.threads import run_at_once
 
 DAY = Counter("keys.ann", "usd_per_day", 1_000_000_800)
 GROUP = Counter("groups.lab", "usd_per_day", 1_000_000_800)
@@ -141,25 +138,6 @@ class TestLimitTables(DatabaseTestCase):
             timer.start()
             self.assertIsNone(self.reserve("1", Hold(DAY, 10, 100)))
             timer.join()
-
-    def test_requests_wait_for_a_locked_file_at_the_same_time(self) -> None:
-        # To reserve, to settle and to store its turn a request waits for two seconds at most.
-        self.assertLess(2 * limits._LOCK_SECONDS + database._BUSY_SECONDS, 2)
-        self.lock("BEGIN IMMEDIATE")
-        self.enterContext(mock.patch.object(limits, "_LOCK_SECONDS", 0.1))
-        faults: list[Exception] = []
-
-        def reserve(number: int) -> None:
-            try:
-                self.reserve(str(number), Hold(DAY, 10, 100))
-            except Locked as fault:
-                faults.append(fault)
-
-        started = time.monotonic()
-        run_at_once(reserve, range(20))
-        self.assertEqual(20, len(faults))
-        # One after the other they take two seconds.
-        self.assertLess(time.monotonic() - started, 10 * limits._LOCK_SECONDS)
 
     def test_two_processes_never_pass_a_limit(self) -> None:
         command = [sys.executable, "-c", _RESERVE_AND_SETTLE, str(self.path), str(self.now)]

@@ -6,7 +6,6 @@ from deepseek_cursor_proxy.features.keys.store import Counter, Hold, LimitTables
 from deepseek_cursor_proxy.features.redis.limits import SharedLimits
 from deepseek_cursor_proxy.storage.faults import Unusable
 from tests.support.shared_engine import EngineTestCase
-from tests.support.threads import run_at_once
 from tests.support.width import width
 
 DAY = Counter("keys.ann", "usd_per_day", 1_000_086_400)
@@ -61,17 +60,6 @@ class TestSharedLimits(EngineTestCase):
         # A counter that is raised expires, too.
         one.usage([DAY], self.now)
         self.assert_every_row_expires()
-
-    def test_many_requests_at_once_spend_a_budget_once(self) -> None:
-        instances = [self.limits(name) for name in ("one", "two", "three")]
-        admitted: list[int] = []
-
-        def ask(number: int) -> None:
-            if instances[number % 3].reserve(str(number), [Hold(DAY, 10, 100)], self.now) is None:
-                admitted.append(number)
-
-        run_at_once(ask, range(50))
-        self.assertEqual(10, len(admitted))
 
     def test_without_the_engine_nothing_is_reserved_and_what_was_spent_counts_once(self) -> None:
         one, two = self.limits("one"), self.limits("two")

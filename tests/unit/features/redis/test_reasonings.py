@@ -41,11 +41,6 @@ class TestSharedReasonings(EngineTestCase):
         # What is in the file of this proxy comes before what the engine has.
         self.assertEqual({1: ["second", "first"], 2: ["first"]}, two.find(1, 2, 3))
 
-    def test_a_plain_turn_is_shared_before_it_is_complete(self) -> None:
-        one, two = self.instance("one"), self.instance("two")
-        one.record("plain", 1, can_wait=True)
-        self.assertEqual({1: ["plain"]}, two.find(1))
-
     def test_the_file_gets_a_moment_later_what_the_engine_has(self) -> None:
         one = self.instance()
         with mock.patch.object(one.reasonings._waiting, "write", side_effect=AssertionError("waited for the file")):

@@ -94,13 +94,6 @@ class TestSharedResponses(EngineTestCase):
             self.engine.run(b"HSET", key, *(word for field in {**row, b"u": lease}.items() for word in field))
             self.assertEqual(stored(1), one.get(CALLERS[0], "resp_1"))
 
-    def test_a_change_makes_no_response_younger(self) -> None:
-        one = self.store("one")
-        one.put(CALLERS[0], stored(1, "in_progress"))
-        created = self.fields("resp_1")[1][b"created_at"]
-        one.update(CALLERS[0], stored(1))
-        self.assertEqual(created, self.fields("resp_1")[1][b"created_at"])
-
     def test_a_lease_that_has_lapsed_is_not_renewed(self) -> None:
         one = self.store("one")
         one.put(CALLERS[0], stored(1, "in_progress"))

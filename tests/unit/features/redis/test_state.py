@@ -1,7 +1,7 @@
 import hashlib
 import itertools
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.features.redis import client, state
 from deepseek_cursor_proxy.features.redis.address import RedisAddress
-from deepseek_cursor_proxy.features.redis.client import RedisClient, ScriptCall
+from deepseek_cursor_proxy.features.redis.client import RedisClient
 from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable
 from deepseek_cursor_proxy.features.redis.scripts import SETTLE_LIMITS
-from deepseek_cursor_proxy.features.redis.state import Backlog, BacklogEntry, SharedState
+from deepseek_cursor_proxy.features.redis.state import Backlog, SharedState
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 from deepseek_cursor_proxy.storage.faults import Unusable
-from tests.support.polling import eventually, wait_until
+from tests.support.polling import wait_until
 from tests.support.resp_commands import CommandError
 from tests.support.resp_server import RespServer
 from tests.support.shared_engine import SECRET, EngineTestCase, Instance, key
@@ -121,19 +121,6 @@ class TestOutages(EngineTestCase):
         one.wait_until_shared()
         self.assertEqual(["first", "second"], self.order())
 
-    def test_each_change_is_one_line(self) -> None:
-        one = self.instance()
-        self.assertEqual([], self.log)
-        self.engine.stop()
-        for number in range(5):
-            one.record("x", number + 1)
-        self.engine.start()
-        one.wait_until_shared()
-        self.assertTrue(eventually(lambda: len(self.log) == 3), self.log)
-        self.assertIn("is not available: ", self.log[0])
-        self.assertIn("is available again", self.log[1])
-        self.assertIn("has what waited for it: 5 writes", self.log[2])
-
     def test_a_wrong_password_is_an_outage_and_is_never_shown(self) -> None:
         self.engine.password = "hunter2"
         one = Instance(self.place / "wrong.sqlite3", f"redis://:guess@127.0.0.1:{self.engine.port}/", bytes(32))
@@ -186,22 +173,6 @@ class TestDistantEngine(EngineTestCase):
         self.assertLess(run.call_count, 10)
         self.assertEqual({number: [f"thought {number}"] for number in (1, 200)}, self.instance("two").find(1, 200))
 
-    def test_an_engine_that_becomes_distant_stays_shared(self) -> None:
-        relay = self.relay(0.0)
-        one, two = self.instance("one"), self.instance("two")
-        self.wait_until_shared()
-        for number in range(1, 10):
-            one.record("near", number)
-            two.find(number)
-        self.assertEqual(client.LEAST_SECONDS, two.state.engine.reply_seconds)
-        relay.seconds = 0.05
-        for number in range(10, 16):
-            one.record("far", number)
-            two.find(number)
-        self.wait_until_shared()
-        self.assertTrue(one.record("exact", 20))
-        self.assertEqual({20: ["exact"]}, two.find(20))
-
     def test_an_engine_that_is_too_distant_is_down_for_all_who_ask(self) -> None:
         relay = self.relay(0.0)
         one = self.instance()
@@ -236,32 +207,6 @@ class TestBacklog(EngineTestCase):
     def add(self, backlog: Backlog, text: bytes = b"text") -> None:
         backlog.add(SETTLE_LIMITS, b"key", [text])
 
-    def test_what_a_process_before_this_one_left_waits(self) -> None:
-        self.assertTrue(Backlog(self.backlog().database))
-
-    def test_what_is_added_while_the_file_is_read_waits(self) -> None:
-        backlog = self.backlog()
-        select, write = backlog.database.select, backlog._waiting.write
-
-        def add_after(*arguments: Any) -> list[Any]:
-            rows = select(*arguments)
-            self.add(backlog)
-            return rows
-
-        with mock.patch.object(backlog.database, "select", add_after):
-            self.assertEqual([], backlog.oldest())
-        self.assertTrue(backlog)
-        backlog.delete([number for number, _ in backlog.oldest()])
-        self.assertEqual([], backlog.oldest())
-
-        def read_before(entries: Sequence[BacklogEntry]) -> object:
-            self.assertEqual([], backlog.oldest())
-            return write(entries)
-
-        with mock.patch.object(backlog._waiting, "write", read_before):
-            self.add(backlog)
-        self.assertTrue(backlog)
-
     def test_what_the_file_could_not_take_waits(self) -> None:
         backlog = self.backlog()
         with mock.patch.object(backlog.database, "transaction", side_effect=Unusable("it is full")):
@@ -270,18 +215,6 @@ class TestBacklog(EngineTestCase):
             self.assertTrue(backlog)
         # It follows when the file is opened again.
         wait_until(backlog.oldest)
-
-    def test_a_row_whose_number_is_used_again_is_not_deleted(self) -> None:
-        backlog = self.backlog()
-        backlog.clock = itertools.count(1.0).__next__
-        self.add(backlog, b"first")
-        [first] = backlog.oldest()
-        # Another process on this file has written and deleted it.
-        backlog.delete([first[0]])
-        self.add(backlog, b"second")
-        self.assertEqual(first[0][0], backlog.oldest()[0][0][0])
-        backlog.delete([first[0]])
-        self.assertEqual(1, len(backlog.oldest()))
 
     def test_the_oldest_are_few_enough_for_one_round_trip(self) -> None:
         backlog = self.backlog()
@@ -332,25 +265,6 @@ class TestBacklog(EngineTestCase):
             self.engine.start()
             wait_until(lambda: one.state.engine.is_available and len(self.log) == 2)
             self.assertIsNone(one.shared.find(b"c" * 32, [key(1)]))
-
-    def test_what_waits_is_tried_again_unless_the_engine_says_when_it_is_back(self) -> None:
-        one = self.instance()
-        self.wait_until_shared()
-        with mock.patch.object(one.state.backlog, "oldest", side_effect=Unusable("it is locked")):
-            self.assertFalse(one.state._catch_up())
-        with mock.patch.object(one.state.engine, "run", side_effect=RedisUnavailable("late")):
-            self.assertFalse(one.state._catch_up())
-        self.engine.stop()
-        wait_until(lambda: one.state.fault)
-        self.assertTrue(one.state._catch_up())
-
-    def test_a_long_write_has_more_time(self) -> None:
-        one = self.instance()
-        self.wait_until_shared()
-        call = ScriptCall(SETTLE_LIMITS, b"key", [b"x" * 8_000_000] * 2)
-        with mock.patch.object(one.state.engine, "run_scripts", return_value=[1]) as run:
-            one.state._run([call], 0.25)
-        self.assertGreater(run.call_args.args[1], 0.7)
 
     def test_a_lookup_that_is_late_is_tried_once_more(self) -> None:
         one = self.instance()

@@ -117,13 +117,6 @@ class TestJob(JobsTestCase):
         job.close()
         self.assertEqual([b"onetwothreefour"], list(job.follow()))
 
-    def test_a_follower_gets_an_event_when_it_is_appended(self) -> None:
-        job = self.job()
-        events = iter(job.follow())
-        for piece in (b"one", b"two"):
-            job.append(piece)
-            self.assertEqual(piece, next(events))
-
     def test_a_follower_whose_client_leaves_ends_while_the_job_is_silent(self) -> None:
         job = self.job()
         ours, theirs = socket_pair(self)
@@ -145,11 +138,6 @@ class TestJob(JobsTestCase):
         thread.join(PATIENCE)
         self.assertEqual([b"failed"], followed)
 
-    def test_a_follower_of_a_job_that_does_not_end_ends_when_the_proxy_stops(self) -> None:
-        job = self.job()
-        with mock.patch.object(background_jobs, "_END_SECONDS", 0.01), self.assertRaises(ClientGone):
-            list(job.follow(mock.Mock(close_reason=ProxyStopping())))
-
 
 class TestJobs(JobsTestCase):
     def test_as_many_jobs_run_at_once_as_there_are_workers_and_the_rest_in_turn(self) -> None:
@@ -161,16 +149,6 @@ class TestJobs(JobsTestCase):
         self.assert_ends(*running, *queued)
         self.assertEqual({b"begunended"}, {read_events(job) for job in (*running, *queued)})
         self.assertEqual({f"{name} completed" for name in "abcde"}, set(self.ended))
-
-    def test_jobs_that_come_at_once_all_begin_whichever_thread_is_first(self) -> None:
-        for _ in range(30):
-            pool = self.jobs(workers=4)
-            with pool._changed:
-                jobs = [self.submitted(pool, name, is_begun=False) for name in "abcd"]
-            wait_until(lambda pool=pool: len(pool._running) == 4)
-            self.go_on.set()
-            self.assert_ends(*jobs)
-            self.go_on.clear()
 
     def test_a_full_queue_is_429_with_the_time_to_come_back(self) -> None:
         pool = self.jobs(workers=1, queue=1)
@@ -186,16 +164,6 @@ class TestJobs(JobsTestCase):
         self.assertTrue(refused.wait(0))
         self.assertIsNone(pool.find(ME, "c"))
         self.go_on.set()
-
-    def test_without_a_queue_only_a_free_worker_takes_a_job(self) -> None:
-        pool = self.jobs(workers=1, queue=0)
-        first = self.submitted(pool)
-        with self.assertRaises(QueueFull):
-            self.submitted(pool, "b")
-        self.go_on.set()
-        self.assert_ends(first)
-        self.go_on.clear()
-        self.submitted(pool, "c")
 
     def test_a_job_is_found_by_its_caller_while_it_waits_or_runs(self) -> None:
         pool = self.jobs()
@@ -276,13 +244,6 @@ class TestJobs(JobsTestCase):
         self.assertEqual((False, False), (pool.cancel(running), pool.cancel(queued)))
         self.assertEqual(["b cancelled in the queue", "a cancelled"], self.ended)
 
-    def test_a_job_that_is_over_cannot_be_cancelled(self) -> None:
-        pool = self.jobs()
-        job = self.submitted(pool)
-        self.go_on.set()
-        self.assert_ends(job)
-        self.assertFalse(pool.cancel(job) or job.is_cancelled)
-
     def test_stopping_lets_running_jobs_finish_and_ends_waiting_ones_at_once(self) -> None:
         pool = self.jobs()
         running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
@@ -310,13 +271,6 @@ class TestJobs(JobsTestCase):
         with self.assertRaises(ProxyStopping):
             pool.submit(job, self.work)
         self.assertTrue(job.wait(0))
-
-    def test_a_job_cancelled_before_the_stop_is_not_stopped(self) -> None:
-        pool = self.jobs()
-        job = self.submitted(pool)
-        pool.cancel(job)
-        pool.stop(PATIENCE)
-        self.assertEqual(["job cancelled"], self.ended)
 
     def test_stopping_does_not_wait_for_a_job_that_does_not_end(self) -> None:
         pool = self.jobs()

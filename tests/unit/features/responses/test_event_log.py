@@ -36,13 +36,6 @@ class TestEventLog(unittest.TestCase):
                 found += part
             self.assertEqual(whole[start:], found)
 
-    def test_a_read_ends_at_the_end_of_an_appended_piece(self) -> None:
-        log, position = filled(events(2000)), 0
-        while part := log.read(position):
-            self.assertTrue(part.startswith(b"event: ") and part.endswith(b"}\n\n"))
-            position += len(part)
-        self.assertEqual(len(log), position)
-
     def test_unpack_yields_whole_events(self) -> None:
         *pieces, last = events(3000)
         found = list(unpack_events(filled(pieces).pack(last)))

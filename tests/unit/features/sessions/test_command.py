@@ -8,7 +8,6 @@ from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.features.sessions.store import SessionStore
 from deepseek_cursor_proxy.features.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, new_session
 from tests.support.commands import CommandTestCase
-from tests.unit.tokens.test_bpe import WIRE
 
 
 class TestSessionsCommand(CommandTestCase):
@@ -62,12 +61,6 @@ class TestSessionsCommand(CommandTestCase):
         ):
             self.assertEqual(count, len(self.export(*words.split())), words)
         self.assertEqual({"messages", "tools", "metadata"}, set(self.export(first)[0]))
-
-    def test_an_export_with_a_tokenizer_has_masks(self) -> None:
-        self.record("first", "a")
-        (node,) = self.export("--format", "nodes", "--tokenizer", str(WIRE / "tokenizer.json"))
-        lists = [node[name] for name in ("tokens", "masked_tokens", "logprobs")]
-        self.assertEqual(1, len({len(each) for each in lists if isinstance(each, list)}))
 
     def test_an_export_goes_to_a_private_file(self) -> None:
         self.record("first", "a")

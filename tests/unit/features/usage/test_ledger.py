@@ -1,11 +1,8 @@
 """The ledger: rows in batches and sums of days, also when the file, the clock or the figures are bad."""
 
 import logging
-import os
 import sqlite3
-import stat
 import threading
-import unittest
 from datetime import datetime
 from typing import Any
 from unittest import mock
@@ -17,7 +14,6 @@ from deepseek_cursor_proxy.features.usage.ledger import DaySums, UsageLedger, Us
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.faults import Unusable
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import wait_until
 
@@ -154,23 +150,6 @@ class TestLedger(LedgerTestCase):
         self.assertEqual(threads, threading.active_count())
         opened.close()
 
-    def test_many_threads_lose_and_double_nothing(self) -> None:
-        opened = self.ledger(max_rows=10_000)
-        threads = [
-            threading.Thread(target=lambda: [opened.add(record(number)) for number in range(100)]) for _ in range(8)
-        ]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        opened.close()
-        self.assertEqual((800, 800), (len(self.rows()), self.all_sums().requests))
-
-    @unittest.skipIf(os.name == "nt", "modes are those of POSIX")
-    def test_the_file_is_readable_for_its_owner_only(self) -> None:
-        self.ledger().add(record())
-        self.assertEqual(0o600, stat.S_IMODE(self.path.stat().st_mode))
-
 
 class TestBounds(LedgerTestCase):
     def test_old_rows_and_too_many_are_deleted_and_their_sums_stay(self) -> None:
@@ -254,20 +233,6 @@ class TestFaults(LedgerTestCase):
         self.assertEqual(4, self.all_sums().requests)
         self.assertEqual(2, sum(int(line.rpartition(" ")[2]) for line in logs.output if "lost: " in line))
 
-    def test_a_request_that_the_file_refuses_costs_no_other_when_the_file_fails_meanwhile(self) -> None:
-        opened = self.ledger()
-        written = mock.Mock(side_effect=[ValueError, None, Unusable("locked"), Unusable("locked")])
-        with (
-            mock.patch.object(ledger.WaitingRequests, "seconds_between_batches", 60.0),
-            mock.patch.object(ledger, "write_sums", written),
-        ):
-            for number in range(1, 4):
-                opened.add(record(number))
-            self.assertFalse(opened.flush())
-        self.database.reopen()
-        self.assertTrue(opened.flush())
-        self.assertEqual([3, 2, 1], [row.number for row in self.rows()])
-
     def test_a_sum_that_is_full_stays_full_and_loses_no_request(self) -> None:
         opened = self.ledger()
         opened.add(record(1))
@@ -281,12 +246,3 @@ class TestFaults(LedgerTestCase):
         self.assertEqual([2, 1], [row.number for row in self.rows()])
         sums = self.all_sums()
         self.assertEqual((2, most, most - 2, 20), (sums.requests, sums.hit, sums.output, sums.miss))
-
-    def test_a_store_in_memory_has_a_ledger_too(self) -> None:
-        database = Database(":memory:")
-        self.addCleanup(database.close)
-        database.open()
-        opened = self.ledger(database)
-        opened.add(record())
-        self.assertTrue(opened.flush())
-        self.assertEqual(1, len(self.rows()))

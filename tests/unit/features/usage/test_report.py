@@ -1,7 +1,7 @@
 """Sums of the ledger: by everything it can be asked for, over days whose rows are gone, in one currency."""
 
 import random
-from datetime import date, datetime, timedelta
+from datetime import date
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -155,9 +155,3 @@ class TestReport(ReportTestCase):
             },
             found,
         )
-
-    def test_a_period_ends_with_its_last_day(self) -> None:
-        since, until = Period(TODAY, TODAY).moments
-        self.assertEqual(datetime(2026, 11, 17), datetime.fromtimestamp(since))
-        self.assertEqual(datetime(2026, 11, 18), datetime.fromtimestamp(until))
-        self.assertEqual(TODAY - timedelta(days=6), Period.last_days(7, TODAY).since)

@@ -92,10 +92,6 @@ class TestTurns(unittest.TestCase):
         first, second = turn(thinking(2), USE, reasoning="ab"), turn(FOUND, text("Hi."), text="Hi.", reasoning=FILLER)
         self.assertEqual([thought("ab"), USE, FOUND, text("Hi.")], sent_blocks(first, second, user("go on")))
 
-    def test_items_of_another_api_are_not_sent(self) -> None:
-        other = assistant("Hi.")._replace(server_items=pack_items("responses", [{"type": "web_search_call"}]))
-        self.assertEqual([text("Hi.")], sent_blocks(other))
-
 
 class TestRequests(unittest.TestCase):
     def test_fields_have_their_names_in_messages(self) -> None:
