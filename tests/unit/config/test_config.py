@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import AccessKey
+from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key, is_credential, new_key
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, to_toml
 from deepseek_cursor_proxy.config.loaded_config import (
     DECLARATIONS,
@@ -469,3 +469,82 @@ class TextsTest(ConfigTestCase):
 
     def test_the_default_configuration_file_is_in_the_home_directory(self) -> None:
         self.assertEqual(expand_home(CONFIG_PATH), self.home / ".deepseek-cursor-proxy" / "config.toml")
+
+
+class TunnelSettingsTest(ConfigTestCase):
+    def test_the_tunnel_to_open_follows_from_tunnel_and_ngrok(self) -> None:
+        for tunnel, ngrok, program in (
+            (None, False, None),
+            (None, True, "ngrok"),
+            ("off", True, None),
+            ("off", False, None),
+            ("on", True, "on"),
+            (True, False, "on"),
+            (False, True, None),
+            ("cloudflared", True, "cloudflared"),
+        ):
+            with self.subTest(tunnel=tunnel, ngrok=ngrok):
+                config = ProxyConfig(tunnel=tunnel, ngrok=ngrok)
+                self.assertEqual(program, config.tunnel_program)
+                self.assertIs(program is not None, config.is_exposed)
+
+    def test_every_source_can_name_a_tunnel(self) -> None:
+        for loaded, program in (
+            (self.load('tunnel = "cloudflared"'), "cloudflared"),
+            (self.load("tunnel = true"), "on"),
+            (self.load('tunnel = ""\nngrok = true'), "ngrok"),
+            (self.load(environment={"DEEPSEEK_CURSOR_PROXY_TUNNEL": "yes"}), "on"),
+            (self.load('tunnel = "ngrok"', tunnel="off"), None),
+            (self.load("ngrok = true", tunnel="off"), None),
+            (self.load('tunnel = "ngrok"', tunnel="cloudflared"), "cloudflared"),
+        ):
+            self.assertEqual(program, loaded.config.tunnel_program)
+
+    def test_a_tunnel_that_is_none_is_refused_with_those_there_are(self) -> None:
+        for value in ("ngork", "NGROK", "cloudflared:x", "ssh"):
+            self.assertIn("is not one of on, off, ngrok, cloudflared", self.refusal(tunnel=value))
+
+    def test_the_address_of_a_tunnel_is_https_and_has_no_path(self) -> None:
+        for value, url in (
+            ("https://proxy.example.com", "https://proxy.example.com"),
+            ("https://proxy.example.com/", "https://proxy.example.com"),
+            ("https://proxy.example.com/v1", "https://proxy.example.com"),
+            ("https://proxy.example.com/v1/", "https://proxy.example.com"),
+            ("proxy.example.com", "https://proxy.example.com"),
+            ("box.example.com:8443", "https://box.example.com:8443"),
+            # A tunnel that ends on this machine, as in tests.
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ):
+            self.assertEqual(url, self.load(tunnel_url=value).config.tunnel_url)
+        self.assertIsNone(self.load('tunnel_url = ""').config.tunnel_url)
+
+    def test_an_address_that_cannot_be_one_is_refused(self) -> None:
+        for value in ("http://proxy.example.com", "https://", "https://a/b", "https://u@a", "ftp://a", "a?x", "a b"):
+            self.assertRegex(self.refusal(tunnel_url=value), "tunnel_url .* is not an https address")
+
+
+OWNER = "sk-the-key-of-the-owner"
+
+
+class TestAccessKeys(unittest.TestCase):
+    def test_a_key_and_its_digest_are_the_same_access_key(self) -> None:
+        key = AccessKey.of(OWNER)
+        for written in (key.line, key.line.upper().replace("SHA", "sha"), key.line.upper()):
+            self.assertEqual(key, access_key("access_keys", written, "here"))
+        self.assertEqual(key, access_key("access_keys", OWNER, "here"))
+        self.assertIs(key, access_key("access_keys", key, "here"))
+
+    def test_no_text_of_an_access_key_contains_the_key(self) -> None:
+        key = AccessKey.of(OWNER)
+        for text in (str(key), repr(key), f"{key}"):
+            self.assertNotIn(OWNER, text)
+            self.assertNotIn(key.digest.hex(), text)
+
+    def test_a_short_key_is_guessable(self) -> None:
+        for length, expected in ((1, True), (15, True), (16, False), (4096, False)):
+            self.assertEqual(expected, AccessKey.of("k" * length).is_guessable)
+
+    def test_a_new_key_is_a_credential_and_not_guessable(self) -> None:
+        key = new_key()
+        self.assertTrue(is_credential(key))
+        self.assertFalse(AccessKey.of(key).is_guessable)

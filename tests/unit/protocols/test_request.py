@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
-from deepseek_cursor_proxy.protocols.request import parse
+from deepseek_cursor_proxy.protocols.request import THINKING_FIELDS, ThinkingOptions, parse, read_thinking
 from deepseek_cursor_proxy.reasoning.identity import identify
 from tests.support.bad_requests import assert_named
 
@@ -310,3 +310,149 @@ class TestMessages(unittest.TestCase):
         )
         assert_named(self, lambda odd: parsed(messages=[*HI, odd]), "messages[1].", *rows)
         assert_named(self, lambda messages: parsed(messages=messages), "messages", ("", []), ("[1]", [*HI, 7]))
+
+
+ON, OFF = {"type": "enabled"}, {"type": "disabled"}
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "hi"}], **fields}
+
+
+class TestRead(unittest.TestCase):
+    def test_every_field_that_switches_thinking_is_read(self) -> None:
+        for thinking, *bodies in (
+            (None, {}, {"thinking": {"type": "adaptive"}}, {"thinking": {}}, dict.fromkeys(THINKING_FIELDS)),
+            (True, {"thinking": ON}, {"enable_thinking": True}, {"chat_template_kwargs": {"enable_thinking": True}}),
+            (True, {"extra_body": {"chat_template_kwargs": {"thinking": True}}}),
+            (False, {"thinking": OFF}, {"thinking": False}, {"enable_thinking": False}),
+            (False, {"chat_template_kwargs": {"thinking": False}}, {"extra_body": {"enable_thinking": False}}),
+            (False, {"extra_body": {"reasoning_effort": "none"}}, {"reasoning": {"enabled": False}}),
+            (False, {"reasoning_effort": "none"}, {"reasoning": {"effort": "none"}}),
+        ):
+            for fields in bodies:
+                self.assertEqual(thinking, read_thinking(fields).thinking, fields)
+
+    def test_of_two_contradicting_thinking_fields_the_more_direct_wins(self) -> None:
+        for fields, thinking in (
+            ({"thinking": ON, "enable_thinking": False, "reasoning_effort": "none"}, True),
+            ({"thinking": OFF, "reasoning_effort": "max"}, False),
+            ({"enable_thinking": True, "chat_template_kwargs": {"thinking": False}}, True),
+            ({"chat_template_kwargs": {"thinking": True, "enable_thinking": False}}, True),
+            ({"enable_thinking": False, "extra_body": {"thinking": ON}}, False),
+            ({"thinking": {"type": "adaptive"}, "enable_thinking": False}, False),
+            ({"reasoning": {"enabled": True, "effort": "none"}}, True),
+        ):
+            self.assertEqual(thinking, read_thinking(fields).thinking, fields)
+
+    def test_the_effort_is_read_from_every_field_that_may_hold_it(self) -> None:
+        for fields, effort in (
+            ({"reasoning_effort": "low", "reasoning": {"effort": "max"}}, "low"),
+            ({"reasoning": {"effort": "max"}}, "max"),
+            ({"chat_template_kwargs": {"reasoning_effort": "max", "thinking": True}}, "max"),
+            ({"extra_body": {"reasoning_effort": "max"}}, "max"),
+        ):
+            self.assertEqual(effort, read_thinking(fields).effort, fields)
+
+    def test_unknown_thinking_options_are_reported_as_dropped(self) -> None:
+        fields = {
+            "thinking": {"type": "galactic", "budget_tokens": 5},
+            "chat_template_kwargs": {"tools_in_user": True},
+            "extra_body": {"top_k": 1},
+            "reasoning": {"effort": "huge", "summary": "auto"},
+        }
+        named = "thinking.budget_tokens chat_template_kwargs.tools_in_user extra_body.top_k reasoning.summary"
+        dropped = (*named.split(), "thinking.type galactic", "reasoning_effort huge")
+        self.assertEqual(ThinkingOptions(None, "huge", dropped), read_thinking(fields))
+        self.assertEqual((), read_thinking({"thinking": OFF, "enable_thinking": True}).dropped)
+
+    def test_a_thinking_field_of_the_wrong_type_is_a_400_that_names_it(self) -> None:
+        fields = {"thinking": "yes", "enable_thinking": "false", "chat_template_kwargs": [], "extra_body": "x"}
+        inner = ("thinking.type", "chat_template_kwargs.thinking", "extra_body.thinking", "reasoning.enabled")
+        rows = [(name, {name: value}) for name, value in {**fields, "reasoning_effort": 1}.items()]
+        rows += [(path, {path.split(".")[0]: {path.split(".")[1]: 1}}) for path in inner]
+        assert_named(self, read_thinking, "", *rows)
+
+
+class TestPriority(unittest.TestCase):
+    def test_thinking_in_the_body_beats_the_model_name_which_beats_the_setting(self) -> None:
+        for setting, suffix, fields, thinking in (
+            ("enabled", "", {}, True),
+            ("disabled", "", {}, False),
+            ("disabled", "-thinking", {}, True),
+            ("enabled", "-nothink", {}, False),
+            ("enabled", "-thinking", {"thinking": OFF}, False),
+            ("enabled", "", {"enable_thinking": False}, False),
+            ("enabled", "", {"reasoning_effort": "none"}, False),
+            ("enabled", "", {"reasoning": {"effort": "none"}}, False),
+            ("disabled", "", {"thinking": ON}, True),
+            ("enabled", "-nothink", {"thinking": ON}, True),
+            ("disabled", "-nothink", {"chat_template_kwargs": {"thinking": True}}, True),
+            ("enabled", "-nothink", {"thinking": {"type": "adaptive"}}, False),
+            ("disabled", "", {"reasoning_effort": "max"}, False),
+        ):
+            request = parse(body(model=f"deepseek-v4-pro{suffix}", **fields), ProxyConfig(thinking=setting))
+            self.assertEqual(thinking, request.thinking, (setting, suffix, fields))
+
+    def test_a_short_answer_is_written_without_thinking_unless_the_client_names_it(self) -> None:
+        """Thinking counts into the limit and would use it up."""
+        named = (
+            {"thinking": ON},
+            {"enable_thinking": True},
+            {"reasoning_effort": "low"},
+            {"reasoning": {"effort": "x"}},
+        )
+        unnamed = (
+            {},
+            {"thinking": {"type": "adaptive"}},
+            {"reasoning": {"summary": "auto"}},
+            {"reasoning_effort": None},
+        )
+        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+            for limit, fields, thinking in (
+                *((999, fields, True) for fields in named),
+                *((999, fields, False) for fields in unnamed),
+                *((limit, fields, True) for limit in (1000, None) for fields in (*named, *unnamed)),
+            ):
+                for suffix in ("", "[1m]"):
+                    asked = body(model=f"deepseek-v4-pro{suffix}", **{name: limit}, **fields)
+                    self.assertEqual(thinking, parse(asked, ProxyConfig(reasoning_effort="max")).thinking, asked)
+                for suffix, expected in (("-thinking", True), ("-max", True), ("-nothink", False)):
+                    asked = body(model=f"deepseek-v4-pro{suffix}", **{name: limit})
+                    self.assertEqual(expected, parse(asked, ProxyConfig()).thinking, asked)
+
+    def test_thinking_enabled_beside_effort_none_gets_the_configured_effort(self) -> None:
+        request = parse(body(thinking=ON, reasoning_effort="none"), ProxyConfig(reasoning_effort="max"))
+        self.assertEqual((True, "max"), (request.thinking, request.effort))
+
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}
+EXEC = {"type": "function", "name": "exec_command", "description": "Runs.", "strict": False, "parameters": SCHEMA}
+SPAWN = {"type": "function", "name": "spawn_agent", "description": "Spawns.", "strict": False, "parameters": SCHEMA}
+AGENTS: dict[str, Any] = {"type": "namespace", "name": "multi_agent_v1", "description": "Tools for agents."}
+AGENTS["tools"] = [SPAWN, {**SPAWN, "name": "wait_agent"}]
+SEARCH = {"type": "web_search", "external_web_access": True}
+LARK = {"type": "grammar", "syntax": "lark", "definition": "start: begin_patch hunk+ end_patch"}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Patches.", "format": LARK}
+TOOLS = (EXEC, AGENTS, SEARCH, PATCH)
+SPAWNED = {"type": "function_call", "id": "fc_1", "status": "completed", "call_id": "call_1"}
+SPAWNED |= {"name": "spawn_agent", "namespace": "multi_agent_v1", "arguments": '{"message": "hi"}'}
+HISTORY = (
+    {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "You are Codex."}]},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "encrypted_content": None},
+    SPAWNED,
+    {"type": "function_call_output", "id": "fco_1", "call_id": "call_1", "output": "done"},
+)
+
+
+def request(*tools: Any, **body: Any) -> ChatRequest:
+    return parse({"model": "deepseek-v4-pro", "input": list(HISTORY), "tools": list(tools), **body}, ProxyConfig())
+
+
+class TestCodexTools(unittest.TestCase):
+    def test_a_client_that_echoes_the_upstream_name_has_the_same_chat(self) -> None:
+        """Cursor gets these calls as chat chunks, which have no namespace."""
+        echoed = {**SPAWNED, "name": "multi_agent_v1__spawn_agent", "namespace": None}
+        items = [echoed if item is SPAWNED else item for item in HISTORY]
+        self.assertEqual(request(*TOOLS).messages, request(*TOOLS, input=items).messages)

@@ -1,6 +1,7 @@
 """One client connection: which requests it reads, and when and how it ends."""
 
 import contextlib
+import gzip
 import json
 import select
 import socket
@@ -13,14 +14,24 @@ from types import SimpleNamespace
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import Overloaded
+from deepseek_cursor_proxy.errors import (
+    BadRequest,
+    ClientGone,
+    Overloaded,
+    ProxyError,
+    RequestTimeout,
+    TooLarge,
+    UnknownEncoding,
+)
+from deepseek_cursor_proxy.http1.heads import RequestHead
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.net.wait import pause
 from deepseek_cursor_proxy.server import client_connection
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
+from deepseek_cursor_proxy.server.client_connection import ClientConnection, RequestBody, StopStage
 from deepseek_cursor_proxy.server.connections import Connections
 from tests.support.harness import PATIENCE, read_reply, read_to_the_end
 from tests.support.polling import wait_until
+from tests.support.threads import in_background
 
 # More than the system buffers between the two.
 LARGE = 30_000_000
@@ -223,3 +234,177 @@ class TestClientConnection(unittest.TestCase):
         # Less than twice the time: it counts once, from the last byte that the client took.
         self.assertLess(time.monotonic() - started, 1.9)
         self.assertLess(len(read_to_the_end(client)), LARGE)
+
+
+class Source:
+    """A connection on which these pieces arrive behind the head; None is a piece that does not come in time."""
+
+    close_reason: ProxyError | None = None
+
+    def __init__(self, *pieces: bytes | None) -> None:
+        self.pieces = list(pieces)
+        self.sent, self.rest = b"", b""
+        self.seconds: list[float] = []
+
+    def send(self, data: bytes) -> None:
+        self.sent += data
+
+    def receive(self, until: float) -> bytes | None:
+        self.seconds.append(until - time.monotonic())
+        return self.pieces.pop(0) if self.pieces else b""
+
+    def take_rest(self) -> bytes:
+        return self.rest
+
+    def unread(self, rest: bytes) -> None:
+        self.rest = rest
+
+
+def body(source: Source, settings: dict[str, float] | None = None, **headers: str) -> RequestBody:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    config = ProxyConfig(**(settings or {}))  # type: ignore[arg-type]
+    return RequestBody(source, RequestHead("POST", "/", (1, 1), named), config)
+
+
+class TestRequestBody(unittest.TestCase):
+    def test_a_body_is_read_on_demand_and_the_bytes_behind_it_are_put_back(self) -> None:
+        source = Source(b"hel", b"loGET /")
+        read = body(source, content_length="5")
+        self.assertEqual((False, 2), (read.is_read, len(source.pieces)))
+        self.assertEqual((b"hello", b"GET /", True), (read.read(), source.rest, read.is_read))
+
+    def test_a_request_without_a_body_has_nothing_to_read(self) -> None:
+        read = body(Source())
+        self.assertEqual((True, b""), (read.is_read, read.read()))
+
+    def test_a_body_that_is_announced_too_large_is_refused_when_it_is_read(self) -> None:
+        read = body(Source(), {"max_request_body_bytes": 10}, content_length="11")
+        self.assertFalse(read.is_read)
+        with self.assertRaises(TooLarge):
+            read.read()
+
+    def test_a_compressed_body_is_decoded_within_the_same_limit(self) -> None:
+        packed = gzip.compress(b"x" * 1000)
+        headers = {"content_length": str(len(packed)), "content_encoding": "gzip"}
+        self.assertEqual(b"x" * 1000, body(Source(packed), {"max_request_body_bytes": 1000}, **headers).read())
+        with self.assertRaises(TooLarge):
+            body(Source(packed), {"max_request_body_bytes": 999}, **headers).read()
+        with self.assertRaises(UnknownEncoding):
+            body(Source(), content_length="1", content_encoding="br").read()
+
+    def test_a_client_that_waits_for_100_continue_gets_it_when_the_body_is_read(self) -> None:
+        source = Source(b"hello")
+        read = body(source, content_length="5", expect="100-continue")
+        self.assertEqual(b"", source.sent)
+        read.read()
+        self.assertEqual(b"HTTP/1.1 100 Continue\r\n\r\n", source.sent)
+
+    def test_every_byte_that_came_earns_time_for_the_next(self) -> None:
+        source = Source(b"x" * 100, b"x" * 100, b"x" * 100)
+        body(source, {"body_timeout": 10, "body_rate": 10}, content_length="300").read()
+        for seconds, expected in zip(source.seconds, (10, 20, 30), strict=True):
+            self.assertAlmostEqual(expected, seconds, delta=2)
+
+    def test_a_late_body_is_a_timeout_and_one_that_ends_early_is_incomplete(self) -> None:
+        with self.assertRaises(RequestTimeout):
+            body(Source(b"he", None), content_length="5").read()
+        with self.assertRaises(BadRequest) as caught:
+            body(Source(b"he"), content_length="5").read()
+        self.assertEqual("incomplete_body", caught.exception.code)
+
+
+REQUEST = b"GET / HTTP/1.0\r\nHost: x\r\n\r\n"
+CHUNKED = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+class Body:
+    def __init__(self, *pieces: bytes | Exception, finished_by: bytes | None = None) -> None:
+        self.pieces = pieces
+        self.finished_by = finished_by
+        self.is_finished = self.is_closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self.pieces:
+            if isinstance(piece, Exception):
+                raise piece
+            self.is_finished = piece == self.finished_by
+            yield piece
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Recorded(ClientConnection):
+    """A connection that records every write, without the head of the reply."""
+
+    sent: list[bytes]
+    room = 10**9
+
+    def _send_now(self, data: bytes | memoryview, flags: int = 0) -> int:
+        _, mark, rest = bytes(data).rpartition(b"\r\n\r\n") if not self.sent else (b"", b"", bytes(data))
+        rest = b"head|" + rest if mark else rest
+        self.sent.append(rest[: self.room])
+        return len(data) if len(rest) <= self.room else self.room
+
+
+class TestStreams(unittest.TestCase):
+    def open(
+        self, body: Body, request: bytes = REQUEST, kind: type[ClientConnection] = Recorded, **settings: float
+    ) -> ClientConnection:
+        """A connection whose request has arrived."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.client = self.enterContext(socket.create_connection(listener.getsockname(), PATIENCE))
+            ours = self.enterContext(listener.accept()[0])
+        server = SimpleNamespace(app=lambda _: HttpReply(200, body), config=ProxyConfig(**settings))
+        connection = kind(ours, server)
+        self.client.sendall(request)
+        return connection
+
+    def send(self, body: Body, request: bytes = REQUEST, room: int = 10**9) -> list[bytes]:
+        connection = self.open(body, request)
+        assert isinstance(connection, Recorded)
+        connection.sent, connection.room = [], room
+        connection.serve()
+        self.assertTrue(body.is_closed)
+        return connection.sent
+
+    def test_the_head_is_sent_before_the_first_piece_is_computed(self) -> None:
+        may_go_on = threading.Event()
+
+        class Late(Body):
+            def __iter__(self) -> Iterator[bytes]:
+                may_go_on.wait(PATIENCE)
+                yield b"one"
+
+        connection = self.open(Late(), kind=ClientConnection)
+        thread = in_background(self, connection.serve)
+        self.assertTrue(self.client.recv(1000).endswith(b"\r\n\r\n"))
+        may_go_on.set()
+        self.assertEqual(b"one", self.client.recv(1000))
+        thread.join(PATIENCE)
+
+    def test_every_piece_is_one_write(self) -> None:
+        self.assertEqual([b"head|", b"one", b"two"], self.send(Body(b"one", b"two")))
+
+    def test_what_comes_without_waiting_goes_out_with_the_end(self) -> None:
+        sent = self.send(Body(b"one", b"two", b"three", finished_by=b"two"), CHUNKED)
+        self.assertEqual([b"head|", b"3\r\none\r\n", b"8\r\ntwothree\r\n0\r\n\r\n"], sent)
+
+    def test_an_answer_whose_end_nobody_foresaw_ends_all_the_same(self) -> None:
+        self.assertEqual([b"head|", b"3\r\none\r\n", b"0\r\n\r\n"], self.send(Body(b"one"), CHUNKED))
+
+    def test_a_client_that_takes_a_part_at_a_time_loses_nothing(self) -> None:
+        self.assertEqual([b"abc", b"def", b"gh"], self.send(Body(b"abcdefgh"), room=3)[-3:])
+
+    def test_a_client_that_does_not_read_a_stream_is_dropped_after_the_write_timeout(self) -> None:
+        """It took twice as long if the system took a part of a piece."""
+        body = Body(*[bytes(60_000)] * 1000)
+        connection = self.open(body, kind=ClientConnection, write_timeout=1.0)
+        started = time.monotonic()
+        connection.serve()
+        self.assertTrue(0.9 < time.monotonic() - started < 1.8)
+        self.assertTrue(body.is_closed)
+
+    def test_a_body_that_fails_is_closed_and_ends_the_connection(self) -> None:
+        body = Body(b"one", ClientGone(), b"two")
+        self.assertEqual([b"head|", b"one"], self.send(body))

@@ -1,14 +1,37 @@
 """Requests in the fields of DeepSeek's Messages API."""
 
+import json
 import random
 import unittest
+from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
+from deepseek_cursor_proxy.conversation import (
+    ChatRequest,
+    Delta,
+    Heartbeat,
+    Message,
+    Reply,
+    ServerPiece,
+    pack_items,
+    unpack_items,
+)
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.rules import FILLER
-from deepseek_cursor_proxy.features.web_search.messages_api import MESSAGES, payload
+from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.features.messages.request import MessageRequest
+from deepseek_cursor_proxy.features.messages.writer import MessageHead, MessageWriter
+from deepseek_cursor_proxy.features.web_search.messages_api import MESSAGES, MessageStreamReader, payload, usage
+from deepseek_cursor_proxy.reasoning.identity import is_unique_id
+from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from tests.fake_deepseek import Answer, BlockAnswer, Call, Citation, Search
+from tests.fake_deepseek.completion import PrefixCache
+from tests.fake_deepseek.messages_writer import MessageAnswer
+from tests.support.fuzzing import cases, mutated_value
 from tests.support.histories import TOOLS, assistant, result, system, user
+from tests.support.messages_client import events as client_events
+from tests.support.width import width
 from tests.unit.deepseek.apis.test_api import IMAGES, upstream_view
 from tests.unit.features.web_search.test_responses_api import history
 
@@ -184,3 +207,234 @@ class TestRequests(unittest.TestCase):
         for role in ("tool", "user", "system"):
             words = [[each["content"] for each in view["messages"] if each["role"] == role] for view in (found, chat)]
             self.assertEqual(*[[each or " " for each in said] for said in words])
+
+
+SEALER = Sealer(b"secret", b"caller")
+
+REQUEST = {
+    "model": "deepseek-flash",
+    "messages": [{"role": "user", "content": "hi"}],
+    "server_tools": [{"type": "web_search_20250305", "name": "web_search"}],
+}
+CALLS = (Call("call_a", "look", '{"at":"the \U0001f600"}'), Call("call_b", "look", "{}"))
+SEARCHES = (Search(("one",), reasoning="Look. "), Search(("two",), text="Again.", status="failed"))
+CITATIONS = (Citation("https://a", "A", 0, 1),)
+ANSWERS = (
+    Answer("Let me think \U0001f600.", 'Hello, "you".\n', piece=3),
+    Answer("I need a tool.", "Looking.", CALLS, piece=2),
+    Answer("So.", "Found it.", CALLS, searches=SEARCHES, citations=CITATIONS, piece=1),
+    Answer(content="Cut sho", finish_reason="length"),
+    Answer(content="Wait", finish_reason="pause_turn"),
+)
+
+
+def message(answer: Answer) -> MessageAnswer:
+    return MessageAnswer(answer, REQUEST, PrefixCache(), "0", 1)
+
+
+def event(chunk: Any) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def read_pieces(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
+    """The deltas of all pieces, and the last ParsedEvents."""
+    reader, deltas, events = MessageStreamReader(), list[Delta](), ParsedEvents()
+    for piece in pieces:
+        events = reader.read(piece)
+        deltas += [item for item in events.batch if isinstance(item, Delta)]
+        if events.is_over:
+            break
+    return deltas, events
+
+
+def read(*chunks: Any) -> list[Delta]:
+    return read_pieces(map(event, chunks))[0]
+
+
+def begin(block: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": 0, "content_block": block, **more}
+
+
+def add(delta: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": 0, "delta": delta, **more}
+
+
+END = {"type": "content_block_stop", "index": 0}
+
+
+def add_up(deltas: Iterable[Delta]) -> tuple[Any, ...]:
+    reply = Reply()
+    for delta in deltas:
+        reply.add(delta)
+    return reply.message(), reply.finish_reason, reply.usage
+
+
+class TestSplits(unittest.TestCase):
+    def test_a_call_without_an_id_gets_one(self) -> None:
+        first, second = (read(begin({"type": "tool_use", "name": "look"}))[0].calls[0] for _ in range(2))
+        self.assertTrue(is_unique_id(first.id) and first.id != second.id)
+
+    def test_a_stream_of_blocks_in_pieces_of_any_size_is_read_alike(self) -> None:
+        for answer in ANSWERS:
+            data = b"".join(message(answer).events())
+            expected, _ = read_pieces([data])
+            rng = random.Random(0)
+            cuts = [sorted(rng.sample(range(len(data)), 2)) for _ in range(width(30, 200))]
+            pieces = [[data[:a], data[a:b], data[b:]] for a, b in cuts]
+            for size in (1, 7, 100):
+                pieces.append([data[at : at + size] for at in range(0, len(data), size)])
+            for split in pieces:
+                deltas, events = read_pieces(split)
+                self.assertEqual((expected, True, None), (deltas, events.is_done, events.problem))
+
+    def test_a_search_is_known_before_it_is_whole(self) -> None:
+        use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+        pieces = [add({"type": "input_json_delta", "partial_json": text}) for text in ('{"que', 'ry":"q"}')]
+        first, last = [delta.server.pieces[0] for delta in read(begin(use), *pieces, END) if delta.server is not None]
+        self.assertEqual(ServerPiece(0, use, "in_progress"), first)
+        self.assertEqual(ServerPiece(0, {**use, "input": {"query": "q"}}), last)
+
+
+class TestOddities(unittest.TestCase):
+    def test_blocks_of_unknown_kinds_are_kept_as_they_are(self) -> None:
+        for block in (
+            {"type": "web_fetch_tool_result", "tool_use_id": "s", "content": {"type": "x", "deep": [{"a": 1}]}},
+            {"type": "container_upload", "file_id": "f"},
+            {"type": "tomorrow"},
+        ):
+            reply = Reply()
+            for delta in read(begin(block), END):
+                reply.add(delta)
+            self.assertEqual([block], unpack_items(reply.message(), "answer"))
+
+    def test_damaged_events_are_left_out(self) -> None:
+        text = begin({"type": "text", "text": ""})
+        for chunk in (
+            add(None),
+            add({"type": "text_delta", "text": 7}),
+            add({"type": "text_delta", "text": "x"}, index=9),
+            add({"type": "thinking_delta", "thinking": "x"}),
+            add({"type": "input_json_delta", "partial_json": "{"}),
+            add({"type": "citations_delta", "citation": 7}),
+            add({"type": "citations_delta"}),
+            {"type": "content_block_stop", "index": 5},
+            {"type": "message_delta", "delta": {}},
+            {"type": "message_start", "message": 7},
+            {"type": "tomorrow"},
+            {},
+        ):
+            with self.subTest(chunk):
+                self.assertEqual([], read(text, chunk))
+
+    def test_a_call_without_its_input_in_pieces_has_that_of_its_beginning(self) -> None:
+        use = {"type": "tool_use", "id": "a", "name": "look", "input": {"at": "é"}}
+        self.assertEqual('{"at":"é"}', add_up(read(begin(use), END))[0].tool_calls[0].arguments)
+
+    def test_blocks_whose_end_is_not_told_end_with_the_next_one_or_the_message(self) -> None:
+        use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}}
+        found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+        call = {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}
+        starts = [begin(block, index=at) for at, block in enumerate((use, found, {"type": "text", "text": "T"}, call))]
+        last = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
+        deltas = read(*starts, last)
+        self.assertEqual(
+            [use, use, found], [piece.item for each in deltas if each.server for piece in each.server.pieces]
+        )
+        self.assertEqual('{"a":1}', "".join(piece.arguments for each in deltas for piece in each.calls))
+        self.assertEqual("T", deltas[3].text)
+
+    def test_a_second_text_begins_a_block_and_the_first_does_not(self) -> None:
+        text = begin({"type": "text", "text": "Hi."})
+        found = [delta.server.begins_text if delta.server else delta.text for delta in read(text, END, text, END)]
+        self.assertEqual(["Hi.", True, "Hi."], found)
+
+    def test_mutated_events_are_deltas_that_can_be_written_or_a_failure(self) -> None:
+        chunks = [[json.loads(each.partition(b"data: ")[2]) for each in message(one).events()] for one in ANSWERS]
+        for name, rng in cases(500):
+            answer = rng.choice(chunks)
+            changed = [mutated_value(rng, answer) if rng.random() < 0.1 else chunk for chunk in answer]
+            with self.subTest(name):
+                deltas, _ = read_pieces(map(event, changed))
+                add_up(deltas)
+                writing = MessageWriter(MessageHead("msg"), MessageRequest(ChatRequest("m", "m", ())), SEALER)
+                written = client_events(writing.write([*deltas]) + writing.fail(UpstreamFailed("broke")))
+                self.assertEqual("error", written.pop()["type"])
+                kinds = [each["type"] for each in written if each["type"] != "content_block_delta"]
+                self.assertEqual(["content_block_start", "content_block_stop"] * (len(kinds) // 2), kinds)
+
+
+class TestEnds(unittest.TestCase):
+    def test_the_end_has_its_name_in_chat_completions(self) -> None:
+        for reason, finish in {
+            "end_turn": "stop",
+            "stop_sequence": "stop",
+            "tool_use": "tool_calls",
+            "max_tokens": "length",
+            "model_context_window_exceeded": "length",
+            "refusal": "content_filter",
+            "pause_turn": "pause_turn",
+            "tomorrow": "aborted",
+        }.items():
+            (delta,) = read({"type": "message_delta", "delta": {"stop_reason": reason}})
+            self.assertEqual(finish, delta.finish_reason)
+
+    def test_a_stop_sequence_is_named(self) -> None:
+        (delta,) = read({"type": "message_delta", "delta": {"stop_reason": "stop_sequence", "stop_sequence": "END"}})
+        self.assertEqual({"choices": [{"stop_reason": "END"}]}, delta.chunk)
+
+    def test_errors_are_failures(self) -> None:
+        error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
+        for body in (error, {"error": {"message": "busy"}}, {"error": "busy"}):
+            with self.subTest(body):
+                self.assertIn("busy", str(read_pieces([event(body)])[1].problem))
+
+    def test_a_ping_is_a_sign_of_life_but_not_that_of_the_beginning(self) -> None:
+        reader, ping = MessageStreamReader(), event({"type": "ping"})
+        for expected in ([], [Heartbeat("ping")], [Heartbeat("ping")]):
+            events = reader.read(ping)
+            self.assertEqual((expected, False), (events.batch, events.is_progress))
+
+    def test_usage_has_its_names_in_chat_completions(self) -> None:
+        found = {
+            "input_tokens": 3,
+            "cache_creation_input_tokens": 2,
+            "cache_read_input_tokens": 10,
+            "output_tokens": 4,
+            "server_tool_use": {"web_search_requests": 2, "odd": None},
+        }
+        counted = usage(found)
+        assert counted is not None
+        self.assertEqual((15, 4, 19), tuple(counted[f"{name}_tokens"] for name in ("prompt", "completion", "total")))
+        self.assertEqual({"cached_tokens": 10}, counted["prompt_tokens_details"])
+        self.assertEqual({"web_search_requests": 2}, counted["server_tool_use"])
+        self.assertNotIn("server_tool_use", usage({"input_tokens": 1}) or {})
+        self.assertIsNone(usage(None))
+
+    def test_searches_that_deepseek_does_not_count_are_counted(self) -> None:
+        found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+        error = {**found, "content": {"type": "web_search_tool_result_error", "error_code": "unavailable"}}
+        end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
+        blocks = [found, found, error]
+        streamed = read(*(chunk for block in blocks for chunk in (begin(block), END)), end)
+        self.assertEqual({"web_search_requests": 2}, (streamed[-1].usage or {})["server_tool_use"])
+
+    def test_the_usage_of_the_beginning_counts_unless_the_end_has_another(self) -> None:
+        start = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 0}}}
+        end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
+        (delta,) = read(start, end)
+        assert delta.usage is not None
+        self.assertEqual((9, 5), (delta.usage["prompt_tokens"], delta.usage["completion_tokens"]))
+
+
+class TestBlocks(unittest.TestCase):
+    def test_thoughts_and_texts_around_searches_keep_their_lengths(self) -> None:
+        blocks = (
+            {"type": "thinking", "thinking": "abc"},
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+            {"type": "thinking", "thinking": "de"},
+            {"type": "text", "text": "Hi."},
+        )
+        deltas, _ = read_pieces([b"".join(message(BlockAnswer(blocks=blocks)).events())])
+        items = unpack_items(add_up(deltas)[0], "answer")
+        thought, text = {"type": "thinking", "length": 3}, {"type": "text", "length": 3}
+        self.assertEqual([thought, blocks[1], {"type": "thinking", "length": 2}, text], items)

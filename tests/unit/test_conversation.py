@@ -1,0 +1,194 @@
+import gc
+import json
+import marshal
+import unittest
+from typing import Any
+from unittest import mock
+
+from deepseek_cursor_proxy.chat_memory import json_size
+from deepseek_cursor_proxy.conversation import (
+    CallPiece,
+    Delta,
+    Memo,
+    Message,
+    OtherReasoning,
+    Reply,
+    ToolCall,
+    guess_size,
+    merge_details,
+    size_of,
+    value_key,
+)
+from tests.support.traced_memory import traced_memory
+
+
+class TestSizes(unittest.TestCase):
+    def test_a_size_is_guessed_where_python_does_not_tell_it(self) -> None:
+        """PyPy raises in sys.getsizeof(); a guess is no smaller than what CPython counts for text."""
+        for character in "xü你😀":
+            with self.subTest(character):
+                text = character * 1000
+                self.assertGreaterEqual(guess_size(text), size_of(text))
+        self.assertGreater(guess_size(None), 0)
+
+    def test_the_memory_estimate_of_a_value_is_not_too_small(self) -> None:
+        for name, written in {
+            "a message": json.dumps({"role": "user", "content": "words " * 500}),
+            "a long name": json.dumps({"n" * 50_000: 1}),
+            "many names": json.dumps({f"name {number}": None for number in range(5000)}),
+            "many lists": json.dumps({"content": [[] for _ in range(5000)]}),
+            "many objects": json.dumps({"content": [{} for _ in range(5000)]}),
+            "wide characters": json.dumps({"content": [{"text": "\U0001f600" * 20_000}]}),
+            "numbers": json.dumps([number + 0.5 for number in range(5000)]),
+        }.items():
+            with self.subTest(name):
+                gc.collect()
+                with traced_memory() as memory:
+                    value = json.loads(written)
+                    taken = memory.held()
+                # With what is counted for any message.
+                self.assertGreater(json_size(value) + 1000, taken)
+
+    def test_equal_values_and_no_others_have_equal_keys(self) -> None:
+        written = ["{}", "[]", "1", "1.0", "true", '"1"', '{"a":{"b":[1,null]}}', '{"a":{"b":[1,0]}}']
+        values = [json.loads(text) for text in written for _ in range(2)]
+        keys = [value_key(value) for _ in range(2) for value in values]
+        self.assertEqual([at // 2 for at in range(len(values))] * 2, [keys.index(key) // 2 for key in keys])
+
+    def test_sixteen_agents_with_forty_tools_each_are_known(self) -> None:
+        agents = [[{"name": f"tool {agent} {n}", "text": f"{n}" * 600} for n in range(40)] for agent in range(16)]
+        with mock.patch.object(marshal, "dumps", side_effect=marshal.dumps) as dumps:
+            for _ in range(3):
+                dumps.reset_mock()
+                for tools in agents:
+                    for tool in tools:
+                        value_key(tool)
+        self.assertEqual(0, dumps.call_count)
+
+
+class TestMemo(unittest.TestCase):
+    def setUp(self) -> None:
+        self.memo: Memo[str, str] = Memo(100, lambda key, value: len(key) + len(value))
+
+    def test_a_memo_never_holds_more_than_its_bound(self) -> None:
+        for number in range(1000):
+            self.memo.put(f"{number:05}", "12345")
+        held = [number for number in range(1000) if f"{number:05}" in {**self.memo._old, **self.memo._young}]
+        self.assertLessEqual(len(held) * 10, 100)
+        self.assertEqual(list(range(1000 - len(held), 1000)), held)
+
+    def test_an_entry_in_use_stays_when_others_are_dropped(self) -> None:
+        self.memo.put("often", "asked")
+        for number in range(1000):
+            self.memo.put(f"{number:05}", "12345")
+            self.assertEqual("asked", self.memo.get("often"))
+
+    def test_an_entry_that_is_too_large_evicts_nothing(self) -> None:
+        self.memo.put("small", "x")
+        self.memo.put("large", "x" * 100)
+        self.assertIsNone(self.memo.get("large"))
+        self.assertEqual("x", self.memo.get("small"))
+
+
+def reply_of(*deltas: Delta) -> Reply:
+    reply = Reply()
+    for delta in deltas:
+        reply.add(delta)
+    return reply
+
+
+class TestReply(unittest.TestCase):
+    def test_pieces_add_up_to_one_message(self) -> None:
+        reply = reply_of(
+            Delta(reasoning=""),
+            Delta(reasoning="I "),
+            Delta(reasoning="think."),
+            Delta(text="Hel"),
+            Delta(text="lo."),
+            Delta(calls=(CallPiece(0, "call_1", "read"),)),
+            Delta(calls=(CallPiece(0, "", "", '{"a":'),)),
+            Delta(calls=(CallPiece(0, "", "", "1}"),)),
+            Delta(finish_reason="tool_calls", usage={"prompt_tokens": 3}),
+        )
+        expected = Message("assistant", "Hello.", "I think.", (ToolCall("call_1", "read", '{"a":1}'),))
+        self.assertEqual(expected, reply.message())
+        self.assertEqual("tool_calls", reply.finish_reason)
+        self.assertEqual({"prompt_tokens": 3}, reply.usage)
+
+    def test_a_character_cut_in_two_becomes_whole(self) -> None:
+        message = reply_of(Delta(text="a\ud83d"), Delta(text="\ude00b"), Delta(text="\ud800")).message()
+        self.assertEqual("a\U0001f600b\ud800", message.content)
+
+    def test_parallel_calls_keep_their_order_and_a_repeated_name_is_not_continued(self) -> None:
+        reply = reply_of(
+            Delta(calls=(CallPiece(1, "b", "second"),)),
+            Delta(calls=(CallPiece(0, "a", "first"),)),
+            # Clients know a call by its first id.
+            Delta(calls=(CallPiece(1, "b", "second", "{}"), CallPiece(0, "new", "first", "[]"))),
+        )
+        self.assertEqual((ToolCall("a", "first", "[]"), ToolCall("b", "second", "{}")), reply.message().tool_calls)
+
+    def test_reasoning_that_came_under_two_names_is_under_deepseeks_own(self) -> None:
+        for is_native in (True, False):
+            reply = reply_of(Delta(reasoning="x", other_reasoning=OtherReasoning("reasoning", is_native=is_native)))
+            self.assertEqual((("reasoning",), is_native), (reply.other_reasoning_names, reply.has_mixed_names))
+
+    def test_an_answer_without_reasoning_has_empty_reasoning_not_unknown(self) -> None:
+        self.assertEqual("", reply_of(Delta(text="Hi")).message().reasoning)
+
+    def test_a_usage_chunk_is_no_choice(self) -> None:
+        reply = reply_of(Delta(usage={"total_tokens": 1}, chunk={"choices": [], "model": "m"}))
+        self.assertTrue(reply.is_empty)
+        self.assertFalse(reply.is_finished)
+        self.assertFalse(reply.is_finished)
+
+
+TEXT: dict[str, Any] = {"type": "reasoning.text", "format": "x"}
+
+
+def merge(*chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    known: list[dict[str, Any]] = []
+    for chunk in chunks:
+        merge_details(known, chunk)
+    return known
+
+
+class TestMergeDetails(unittest.TestCase):
+    def test_pieces_with_the_same_type_and_index_are_joined(self) -> None:
+        first, second = {**TEXT, "index": 0}, {**TEXT, "index": 1}
+        self.assertEqual(
+            [{**first, "text": "ab", "signature": "s"}, {**second, "text": "cd"}],
+            merge(
+                [{**first, "text": "a"}],
+                [{**first, "text": "b"}, {**second, "text": "c"}],
+                [{**second, "text": "d"}, {**first, "text": "", "signature": "s"}],
+            ),
+        )
+
+    def test_pieces_without_an_index_continue_the_last_one_of_their_type(self) -> None:
+        summary = {"type": "reasoning.summary", "summary": "s"}
+        self.assertEqual(
+            [{**TEXT, "text": "ab"}, summary, {**TEXT, "text": "c"}],
+            merge([{**TEXT, "text": "a"}], [{**TEXT, "text": "b"}], [summary], [{**TEXT, "text": "c"}]),
+        )
+
+    def test_the_entries_of_one_list_stay_apart(self) -> None:
+        entries = [{**TEXT, "text": "a"}, {**TEXT, "text": "b"}]
+        self.assertEqual(entries, merge(entries))
+
+    def test_null_does_not_erase_what_came_before(self) -> None:
+        piece = {**TEXT, "index": 0}
+        self.assertEqual(
+            [{**piece, "text": "ab", "id": "1"}],
+            merge([{**piece, "text": "a", "id": "1"}], [{**piece, "text": "b", "id": None}]),
+        )
+
+    def test_a_reply_has_the_whole_list(self) -> None:
+        reply = Reply()
+        for text in "ab":
+            details = ({**TEXT, "index": 0, "text": text},)
+            reply.add(Delta(reasoning=text, other_reasoning=OtherReasoning("reasoning_details", details)))
+        message = reply.message()
+        self.assertEqual("ab", message.reasoning)
+        self.assertEqual([{**TEXT, "index": 0, "text": "ab"}], json.loads(message.details or ""))
+        self.assertGreater(reply.size, 2)
