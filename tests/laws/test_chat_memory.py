@@ -1,23 +1,19 @@
 """The law of the chat memory: with it and without it, DeepSeek and the client get the same bytes."""
 
-import http.client
-import json
 import re
-from contextlib import closing
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.exchange import services
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek
-from tests.support.harness import PATIENCE, SocketTestCase
-from tests.support.histories import TOOLS
+from tests.support.apis import APIS, CHAT, MESSAGES, RESPONSES, Api, ApiReply, ApiTestCase, Json
+from tests.support.harness import request_bytes
 
 TURNS = 8
 # Longer than the bodies that are decoded without the memory.
 FILE = 'value = look_up("…")\n' * 800
 SEALED = "reasoning.encrypted_content"
-CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 STAGES = {
     CHAT: {"parse messages", "identify", "restore", "repair", "roles", "encode"},
     RESPONSES: {"unseal", "parse items", "identify", "restore", "repair", "roles", "encode"},
@@ -29,34 +25,14 @@ VOLATILE = re.compile(
 )
 
 
-def first_body(path: str) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": "deepseek-v4-pro"}
-    if path == RESPONSES:
-        tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
-        question = {"type": "message", "role": "user", "content": "Fix it."}
-        return {**body, "input": [question], "tools": tools, "store": False, "include": [SEALED]}
-    body["messages"] = [{"role": "user", "content": "Fix it."}]
-    if path == CHAT:
-        return {**body, "tools": TOOLS}
-    tools = [{"name": each["function"]["name"], "input_schema": each["function"]["parameters"]} for each in TOOLS]
-    return {**body, "tools": tools, "max_tokens": 1000, "thinking": {"type": "enabled", "budget_tokens": 500}}
-
-
-def continued(path: str, body: dict[str, Any], reply: dict[str, Any], call_id: str) -> dict[str, Any]:
-    """The next request, with the answer as a client of this API sends it back."""
-    if path == RESPONSES:
-        result = {"type": "function_call_output", "call_id": call_id, "output": FILE}
-        # Codex sends the sealed reasoning back, without its text.
-        items = [{**item, "content": []} if item["type"] == "reasoning" else item for item in reply["output"]]
-        return {**body, "input": [*body["input"], *items, result]}
-    if path == MESSAGES:
-        block = {"type": "tool_result", "tool_use_id": call_id, "content": FILE}
-        answer = {"role": "assistant", "content": reply["content"]}
-        return {**body, "messages": [*body["messages"], answer, {"role": "user", "content": [block]}]}
-    answer = {**reply["choices"][0]["message"]}
-    answer.pop("reasoning_content", None)
-    result = {"role": "tool", "tool_call_id": call_id, "content": FILE}
-    return {**body, "messages": [*body["messages"], answer, result]}
+def kept(reply: ApiReply) -> list[Json]:
+    """What the client of this API keeps of an answer; Codex sends the sealed reasoning back without its text."""
+    turn = reply.turn()
+    return (
+        turn
+        if reply.api is not RESPONSES
+        else [{**item, "content": []} if "summary" in item else item for item in turn]
+    )
 
 
 def marked(body: dict[str, Any]) -> dict[str, Any]:
@@ -68,34 +44,33 @@ def marked(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "messages": [*before, {**last, "content": content}]}
 
 
-class TestChatMemory(SocketTestCase):
-    def play(self, path: str, memory: ChatMemory) -> list[bytes]:
+class TestChatMemory(ApiTestCase):
+    def play(self, api: Api, memory: ChatMemory) -> list[bytes]:
         """A chat of tool turns, each asked for plainly and as a stream: what DeepSeek and the client got."""
         seen: list[bytes] = []
+        fields = {"store": False, "include": [SEALED]} if api is RESPONSES else {}
         with FakeDeepSeek() as fake, mock.patch.object(services, "ChatMemory", return_value=memory):
             proxy = self.proxy(upstream_base_url=fake.url)
-            with closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
-                body = first_body(path)
-                for turn in range(TURNS):
-                    call = Call(f"call_00_{turn:024x}", TOOLS[0]["function"]["name"], '{"path":"a.py"}')
-                    answer = Answer(reasoning=f"I think, {turn}.", content=f"Turn {turn}.", calls=(call,))
-                    for is_stream in (True, False):
-                        fake.answer(answer)
-                        headers = {"Authorization": "Bearer sk-test"}
-                        sent = marked(body) if path == MESSAGES else body
-                        connection.request("POST", path, json.dumps({**sent, "stream": is_stream}), headers)
-                        reply = connection.getresponse().read()
-                        seen += VOLATILE.sub(b"*", fake.seen[-1].body), VOLATILE.sub(b"*", reply)
-                    body = continued(path, body, json.loads(reply), call.id)
+            history = [api.user("Fix it.")]
+            for turn in range(TURNS):
+                call = Call(f"call_00_{turn:024x}", "read_file", '{"path":"a.py"}')
+                answer = Answer(reasoning=f"I think, {turn}.", content=f"Turn {turn}.", calls=(call,))
+                for is_stream in (True, False):
+                    fake.answer(answer)
+                    body = api.body(history, stream=is_stream, **fields)
+                    data = request_bytes(marked(body) if api is MESSAGES else body, path=api.path)
+                    reply = self.send(proxy, api, data)
+                    seen += VOLATILE.sub(b"*", fake.seen[-1].body), VOLATILE.sub(b"*", reply.body)
+                history += [*kept(reply), *api.results([(call.id, FILE)])]
             self.assertEqual([], fake.refused)
             reasonings = [each.get("reasoning_content") for each in fake.seen[-1].payload["messages"]]
             self.assertEqual([f"I think, {turn}." for turn in range(TURNS - 1)], [*filter(None, reasonings)])
         return seen
 
     def test_the_memory_changes_no_byte_on_any_api(self) -> None:
-        for path in (CHAT, RESPONSES, MESSAGES):
-            with self.subTest(path):
+        for api in APIS:
+            with self.subTest(api):
                 memory = ChatMemory()
-                self.assertEqual(self.play(path, ChatMemory(0)), self.play(path, memory))
+                self.assertEqual(self.play(api, ChatMemory(0)), self.play(api, memory))
                 (chat,) = memory.chats()
-                self.assertEqual(STAGES[path], {stage.name for stage in chat._entries})
+                self.assertEqual(STAGES[api], {stage.name for stage in chat._entries})

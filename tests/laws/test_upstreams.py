@@ -15,18 +15,18 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
 from tests.fake_deepseek.dialects import DIALECTS
+from tests.support.apis import APIS, CHAT, Api, ApiReply, ApiTestCase, Json
 from tests.support.generated_chats import Chat, World
-from tests.support.harness import RunningProxy, SocketTestCase, chat_text
-from tests.support.histories import TOOLS, tool_calls
+from tests.support.harness import RunningProxy, chat_text
+from tests.support.histories import TOOLS
 from tests.support.width import width
 
 HOSTS = ("deepseek", *DIALECTS)
 MODEL = "deepseek-v4-pro"
-CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 KEYS = ("sk-one", "sk-two")
 
 
-class MovingTestCase(SocketTestCase):
+class MovingTestCase(ApiTestCase):
     def hosts(self, **settings: Any) -> RunningProxy:
         """A proxy in front of a fake of each host, all of which have answered once: some are learned by that."""
         self.fakes = {host: self.enterContext(FakeDeepSeek(host=host)) for host in HOSTS}
@@ -60,86 +60,53 @@ class TestMovingChats(MovingTestCase):
         pairs = [*itertools.permutations(HOSTS, 2)]
         number = 0
         for first, second in rng.sample(pairs, width(5, len(pairs))):
-            for path in (CHAT, RESPONSES, MESSAGES):
+            for api in APIS:
                 number += 1
-                with self.subTest(first, then=second, path=path):
-                    self._move(proxy, path, (first, second), number)
+                with self.subTest(first, then=second, api=api):
+                    self._move(proxy, api, (first, second), number)
         self.assert_none_refused()
 
-    def _move(self, proxy: RunningProxy, path: str, hosts: tuple[str, str], number: int) -> None:
+    def _move(self, proxy: RunningProxy, api: Api, hosts: tuple[str, str], number: int) -> None:
         """Two callers with the same chat word for word begin it at one host, and go on at another."""
-        call = Call(f"call_00_{number:024x}", TOOLS[0]["function"]["name"], '{"path":"a.py"}')
+        call = _call(number)
         first, second = (self.fakes[host] for host in hosts)
         chats = {}
         for key in KEYS:
-            answer = Answer(reasoning=f" {key} thinks\n\n「{number}」 ", content="Looking.", calls=(call,))
-            first.answer(answer)
-            body = _first_body(path, hosts[0], number)
-            chats[key] = body, self._ask(proxy, path, key, body)
-        for key in KEYS:
-            body, reply = chats[key]
-            self._ask(proxy, path, key, _next_body(path, hosts[1], body, reply, call))
+            first.answer(Answer(reasoning=f" {key} thinks\n\n「{number}」 ", content="Looking.", calls=(call,)))
+            chats[key] = self.ask(proxy, api, f"Question {number}.", key=key, model=f"{hosts[0]}/{MODEL}")
+        for key, reply in chats.items():
+            self.ask(proxy, api, _continued(api, number, reply, call), key=key, model=f"{hosts[1]}/{MODEL}")
             turns = [each for each in second.accepted[-1]["messages"] if each["role"] == "assistant"]
             self.assertEqual([f" {key} thinks\n\n「{number}」 "], [each["reasoning_content"] for each in turns])
-
-    def _ask(self, proxy: RunningProxy, path: str, key: str, body: dict[str, Any]) -> dict[str, Any]:
-        with contextlib.closing(http.client.HTTPConnection(*proxy.address)) as connection:
-            connection.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {key}"})
-            reply = connection.getresponse()
-            data = reply.read()
-        self.assertEqual(200, reply.status, data)
-        return dict(json.loads(data))
 
     def test_fail_over_in_the_middle_of_a_chat_loses_nothing_on_any_api(self) -> None:
         """The chat names no upstream; the one that it is at refuses to go on."""
         proxy = self.hosts(display_reasoning="off")
-        for number, path in enumerate((CHAT, RESPONSES, MESSAGES)):
-            with self.subTest(path):
+        for number, api in enumerate(APIS):
+            with self.subTest(api):
                 before = {host: len(fake.seen) for host, fake in self.fakes.items()}
-                body = {**_first_body(path, "", number), "model": MODEL}
-                call = Call(f"call_00_{number:024x}", TOOLS[0]["function"]["name"], '{"path":"a.py"}')
+                call = _call(number)
                 for fake in self.fakes.values():
                     fake.answer(Answer(reasoning=f"thought {number}", content="Looking.", calls=(call,)))
-                reply = self._ask(proxy, path, KEYS[0], body)
+                reply = self.ask(proxy, api, f"Question {number}.")
                 (home,) = (host for host, fake in self.fakes.items() if len(fake.seen) > before[host])
                 for fake in self.fakes.values():
                     fake.forget()
                 self.fakes[home].answer(Failure(402, "Insufficient Balance"))
-                self._ask(proxy, path, KEYS[0], {**_next_body(path, "", body, reply, call), "model": MODEL})
+                self.ask(proxy, api, _continued(api, number, reply, call))
                 (refuge,) = (host for host, fake in self.fakes.items() if fake.accepted)
                 self.assertNotEqual(home, refuge)
                 (turn,) = (each for each in self.fakes[refuge].accepted[0]["messages"] if each["role"] == "assistant")
                 self.assertEqual(f"thought {number}", turn["reasoning_content"])
 
 
-def _first_body(path: str, host: str, number: int) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": f"{host}/{MODEL}"}
-    text = f"Question {number}."
-    if path == RESPONSES:
-        tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
-        return {**body, "input": [{"role": "user", "content": text}], "tools": tools, "store": False}
-    body["messages"] = [{"role": "user", "content": text}]
-    if path == CHAT:
-        return {**body, "tools": TOOLS}
-    tools = [{"name": each["function"]["name"], "input_schema": each["function"]["parameters"]} for each in TOOLS]
-    return {**body, "tools": tools, "max_tokens": 1000}
+def _call(number: int) -> Call:
+    return Call(f"call_00_{number:024x}", TOOLS[0]["function"]["name"], '{"path":"a.py"}')  # type: ignore[index]
 
 
-def _next_body(path: str, host: str, body: dict[str, Any], reply: dict[str, Any], call: Call) -> dict[str, Any]:
-    """The next request, with the answer as a client sends it back that keeps no reasoning."""
-    body = {**body, "model": f"{host}/{MODEL}"}
-    if path == RESPONSES:
-        items = [item for item in reply["output"] if item["type"] != "reasoning"]
-        result = {"type": "function_call_output", "call_id": call.id, "output": "ok"}
-        return {**body, "input": [*body["input"], *items, result]}
-    if path == MESSAGES:
-        content = [block for block in reply["content"] if block["type"] != "thinking"]
-        result = {"type": "tool_result", "tool_use_id": call.id, "content": "ok"}
-        turns = [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
-        return {**body, "messages": [*body["messages"], *turns]}
-    answer = {"role": "assistant", "content": "Looking.", "tool_calls": tool_calls([call])}
-    result = {"role": "tool", "tool_call_id": call.id, "content": "ok"}
-    return {**body, "messages": [*body["messages"], answer, result]}
+def _continued(api: Api, number: int, reply: ApiReply, call: Call) -> list[Json]:
+    """The history of the next request, as a client sends it back that keeps no reasoning."""
+    return [api.user(f"Question {number}."), *reply.turn(keeps_thinking=False), *api.results([(call.id, "ok")])]
 
 
 class _MovingWorld(World):
@@ -166,7 +133,7 @@ class _MovingWorld(World):
         self._fakes[host].answer(Answer(reasoning=said.reasoning, content=str(said.content), calls=calls))
         body = {"model": f"{host}/{MODEL}", "messages": chat.messages(), "tools": TOOLS}
         data = json.dumps({**body, "stream": self.rng.random() < 0.5})
-        self._connection.request("POST", CHAT, data, {"Authorization": "Bearer sk-test"})
+        self._connection.request("POST", CHAT.path, data, {"Authorization": "Bearer sk-test"})
         reply = self._connection.getresponse()
         shown = reply.read()
         assert reply.status == 200, shown

@@ -2,15 +2,12 @@
 
 import sqlite3
 import tempfile
-import threading
 import unittest
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.storage.database import Database
-from tests.support.polling import PATIENCE
 
 
 def age_rows(path: Path, seconds: float) -> None:
@@ -43,21 +40,6 @@ class StoreFileTestCase(unittest.TestCase):
         self.addCleanup(locker.close)
         locker.execute(statement)
         return locker
-
-    def assert_prunes_on_another_thread(self, store: Any, write: Callable[[], None]) -> None:
-        threads: list[str] = []
-        prune, done = store.prune, threading.Event()
-
-        def watched() -> object:
-            threads.append(threading.current_thread().name)
-            deleted = prune()
-            done.set()
-            return deleted
-
-        store.prune = watched
-        write()
-        self.assertTrue(done.wait(PATIENCE))
-        self.assertNotIn(threading.current_thread().name, threads)
 
 
 class DatabaseTestCase(StoreFileTestCase):

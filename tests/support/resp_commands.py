@@ -96,8 +96,6 @@ class Database:
             del self.entries[key]
         return len({*found})
 
-    do_unlink = do_del
-
     def do_exists(self, *keys: bytes) -> int:
         return sum(self.find(key, object) is not None for key in keys)
 
@@ -138,8 +136,6 @@ class Database:
         self.entries.clear()
         return "OK"
 
-    do_flushdb = do_flushall
-
     # Strings …
 
     def do_get(self, key: bytes) -> bytes | None:
@@ -164,9 +160,6 @@ class Database:
         expires = self.entries[key].expires if key in self.entries else None
         self.entries[key] = Entry(b"%d" % number, expires)
         return number
-
-    def do_incr(self, key: bytes) -> int:
-        return self.do_incrby(key, b"1")
 
     # Hashes …
 
@@ -198,9 +191,6 @@ class Database:
     def do_hexists(self, key: bytes, name: bytes) -> int:
         return int(name in (self.find(key, dict) or {}))
 
-    def do_hkeys(self, key: bytes) -> list[bytes]:
-        return [*(self.find(key, dict) or {})]
-
     def do_hdel(self, key: bytes, *names: bytes) -> int:
         value = self.find(key, dict) or {}
         count = sum(value.pop(name, None) is not None for name in names)
@@ -216,8 +206,6 @@ class Database:
             raise CommandError("ERR hash value is not an integer") from None
         value[name] = b"%d" % number
         return number
-
-    # Lists …
 
     # Sets …
 
