@@ -12,7 +12,6 @@ from deepseek_cursor_proxy import chat_memory, json_codec
 from deepseek_cursor_proxy.chat_memory import Chat, ChatMemory, Stage
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import MAX_JSON_DEPTH, decode_json_object, encode_json
-from tests.support.threads import run_at_once
 from tests.support.traced_memory import traced_memory
 
 STAGE: Stage[Any, str] = Stage("test")
@@ -165,23 +164,6 @@ class ChatMemoryTest(unittest.TestCase):
                     del value, chat, copies
                 self.assertLess(1, len(memory.chats()))
                 self.assertLess(traced.held(), 2_000_000)
-
-    def test_threads_that_use_it_at_once_find_right_results_within_the_budget(self) -> None:
-        wrong: list[object] = []
-
-        def use(start: int) -> None:
-            for turn in range(400):
-                name, turns = (start + turn) % 10, 8 + turn % 22
-                value, chat = self.memory.decode(body(name, turns))
-                lookup = chat.look_up(STAGE, value["messages"])
-                if lookup.result not in (None, f"{name}: {lookup.count}"):
-                    wrong.append(lookup)
-                lookup.store(f"{name}: {turns}")
-                chat.keep()
-
-        run_at_once(use, range(4))
-        self.assertEqual([], wrong)
-        self.assertLessEqual(self.held(), 1_000_000)
 
 
 def chat(turns: int, **more: Any) -> dict[str, Any]:
@@ -340,13 +322,3 @@ class TestChatBodies(unittest.TestCase):
         with patch.object(json_codec, "MAX_JSON_VALUES", 40), patch.object(chat_memory, "MAX_JSON_VALUES", 40):
             for count in range(1, 60, 3):
                 self.assert_read_alike(bodies, encode_json({"messages": [1] * count, "tools": [2] * 7}))
-
-    def test_a_body_that_cannot_be_remembered_is_parsed_in_one_go(self) -> None:
-        for name, body, calls in (
-            ("large", {"messages": ["x" * 20_000]}, 0),
-            ("many", {"messages": [1] * 5009}, 5002),
-        ):
-            bodies = Bodies(2 * 59_000)
-            with self.subTest(name), patch.object(chat_memory, "scan", side_effect=json_codec.scan) as scan:
-                self.assertEqual(body, bodies.decode(encode_json(body)))
-                self.assertEqual(calls, scan.call_count)

@@ -74,13 +74,6 @@ class DeclarationTest(ConfigTestCase):
             with self.subTest(each.key):
                 self.assertEqual(each.kind in (int, float), each.at_least is not None and each.at_most is not None)
 
-    def test_every_default_is_a_valid_value(self) -> None:
-        for each in SETTINGS:
-            with self.subTest(each.key):
-                given = "" if each.default is None else each.default if each.kind is tuple else str(each.default)
-                default = expand_home(each.default) if isinstance(each.default, Path) else each.default
-                self.assertEqual(each.parse(given, "here"), default)
-
 
 class ValueTest(unittest.TestCase):
     def test_building_a_configuration_touches_no_file_and_no_network(self) -> None:
@@ -91,12 +84,6 @@ class ValueTest(unittest.TestCase):
             paths = {"reasoning_content_path": Path("~/x/y.sqlite3"), "trace_dir": Path("/no/such/place")}
             config = ProxyConfig(upstream_base_url="http://127.0.0.1:1", ngrok=True, port=0, **paths)
         self.assertEqual(config.reasoning_content_path, Path("~/x/y.sqlite3"))
-
-    def test_a_path_given_as_text_becomes_a_path(self) -> None:
-        texts: dict[str, Any] = {"reasoning_content_path": ":memory:", "trace_dir": "traces"}
-        config = ProxyConfig(**texts)
-        self.assertEqual((config.reasoning_content_path, config.trace_dir), (Path(":memory:"), Path("traces")))
-        self.assertEqual(str(config.reasoning_content_path), ":memory:")
 
 
 class SwitchTest(ConfigTestCase):
@@ -170,9 +157,6 @@ class PrecedenceTest(ConfigTestCase):
             self.assertTrue(self.load("", {"DEEPSEEK_CURSOR_PROXY_CORS": word}).config.cors, word)
         for word in ("false", "False", "NO", "off", "0"):
             self.assertFalse(self.load("", {"DEEPSEEK_CURSOR_PROXY_NGROK": word}).config.ngrok, word)
-
-    def test_an_empty_trace_dir_is_no_directory(self) -> None:
-        self.assertIsNone(self.load('trace_dir = "traces"', None, trace_dir="").config.trace_dir)
 
     def test_a_base_url_loses_its_last_slash(self) -> None:
         for url in ("https://x.example/v1/", " https://x.example/v1 ", "https://x.example/v1//"):
@@ -289,11 +273,6 @@ class CollectTest(ConfigTestCase):
         self.assertEqual(["port", "unknown", "reasoning_cache_max_rows", "cors"], keys)
         self.assertEqual("default", found.origins["port"])
 
-    def test_a_file_that_cannot_be_read_leaves_the_other_sources(self) -> None:
-        self.file.write_text("port = = 1")
-        found = collect(self.file, {}, {"port": "9100"})
-        self.assertEqual(({"port": 9100}, 1), (found.values, len(found.faults)))
-
 
 def _key_in(fault: str) -> str:
     return fault.removeprefix("config: ").removeprefix('unknown key "').split()[0].rstrip('"')
@@ -313,13 +292,6 @@ class ListTest(ConfigTestCase):
                 self.assertEqual(found, [AccessKey.of(KEY).digest, AccessKey.of(OTHER).digest])
         self.assertEqual(self.load("access_keys = []", {}).config.access_keys, ())
 
-    def test_the_constructor_takes_access_keys_as_texts(self) -> None:
-        expected = (AccessKey.of(KEY), AccessKey.of(OTHER))
-        for given in ([KEY, OTHER], (KEY, OTHER), f"{KEY},{OTHER}", expected):
-            self.assertEqual(ProxyConfig(access_keys=given).access_keys, expected)  # type: ignore[arg-type]
-        with self.assertRaises(StartupError):
-            ProxyConfig(access_keys=[""])  # type: ignore[arg-type]
-
     def test_a_bad_list_entry_is_one_line_that_does_not_repeat_it(self) -> None:
         visible = "has a key with a blank or a character that is no visible ASCII, or a very long one"
         keys = (f"{KEY} {OTHER}", f" {KEY}", f"{KEY}\\u0007", f"{KEY}é", KEY * 200)
@@ -337,13 +309,6 @@ class ListTest(ConfigTestCase):
                     self.assertIn(f"config: access_keys {why}", message)
                     self.assertIn(str(self.file), message)
                     self.assertNotIn(KEY[:12], message)
-
-    def test_a_configuration_contains_digests_and_no_access_key(self) -> None:
-        config = self.load(f'access_keys = ["{KEY}"]').config
-        for text in (repr(config), to_toml(config.access_keys), str(config.access_keys)):
-            self.assertNotIn(KEY, text)
-            self.assertNotIn(AccessKey.of(KEY).digest.hex(), text)
-        self.assertRegex(to_toml(config.access_keys), r'^\["sha256:[0-9a-f]{12}…"\]$')
 
     def test_a_single_key_is_a_digest_as_well_and_empty_means_none(self) -> None:
         for written in (KEY, AccessKey.of(KEY).line):

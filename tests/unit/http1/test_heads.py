@@ -176,10 +176,6 @@ class Fields(Http1Test):
         expected = {"host": "localhost:9000", "x-one": "a b\t c", "x-two": "", "x-three": "\xa0\xe4\x85"}
         self.assertEqual(found.headers, expected)
 
-    def test_a_value_may_contain_colons_and_every_visible_character(self) -> None:
-        visible = bytes(range(0x21, 0x7F))
-        self.assertEqual(self.assert_read(head(b"X: " + visible)).headers["x"], visible.decode())
-
     def test_repeated_lists_are_joined_in_order(self) -> None:
         found = self.assert_read(head(b"Accept: a", b"Accept:  b, c", b"ACCEPT: d"))
         self.assertEqual(found.headers["accept"], "a, b, c, d")
@@ -202,11 +198,6 @@ class Fields(Http1Test):
         longer = data.replace(b"X: ", b"X:  ")
         self.assert_refused_early(longer, 431)
         self.assertEqual({read_request([longer[:-cut], longer[-cut:]]) for cut in range(1, 6)}, {431})
-
-    def test_an_endless_line_of_a_head_is_refused_before_its_end(self) -> None:
-        self.assert_refused_early(b"x" * 70000, 414)
-        self.assert_refused_early(head()[:-2] + b"X: " + b"x" * 70000, 431)
-        self.assertEqual(read_request(pieces(head()[:-2] + b"X: " + b"x" * 70000, 1)), 431)
 
     def test_a_bound_reached_first_is_reported_first(self) -> None:
         self.assert_refused_early(b"x" * 70000 + b"\0", 414)
@@ -352,10 +343,6 @@ class Responses(Http1Test):
     def test_a_response_that_is_cut_off_is_incomplete(self) -> None:
         for data in (answer(b"Content-Length: 5") + b"hell", answer(b"Transfer-Encoding: chunked") + b"5\r\nhello\r\n"):
             self.assertEqual({read_response(p) for p in splittings(data)}, {INCOMPLETE})
-
-    def test_a_length_of_a_terabyte_reserves_no_memory(self) -> None:
-        body = bodies.response_decoder(ResponseHead(200, (1, 1), {"content-length": str(2**40)}))
-        self.assertEqual((body.feed(b"hello"), body.is_complete), (b"hello", False))
 
 
 class Written(Http1Test):

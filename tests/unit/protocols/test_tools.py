@@ -188,12 +188,6 @@ class TestToolNamespaces(unittest.TestCase):
         self.assertEqual(2, len(set(names(tool_set))))
         self.assertEqual({("a__b", "c"), ("a", "b__c")}, set(tool_set.upstream_names))
 
-    def test_of_two_tools_with_one_name_in_a_namespace_the_first_stays(self) -> None:
-        tool_set = read(group(CUSTOM, {**FLAT, "name": "ApplyPatch"}), group(CUSTOM, FLAT))
-        self.assertEqual(["agents__ApplyPatch", "agents__Read"], names(tool_set))
-        self.assertEqual({"agents__ApplyPatch"}, tool_set.custom)
-        self.assertEqual(["second tool agents__ApplyPatch"] * 2, tool_set.dropped)
-
     def test_tools_in_a_namespace_that_deepseek_cannot_run_are_dropped(self) -> None:
         tool_set = read(group(SEARCH, FLAT, group(NESTED, name="deeper")))
         self.assertEqual(["agents__Read"], names(tool_set))
@@ -213,12 +207,6 @@ class TestToolChoice(unittest.TestCase):
             name = "ApplyPatch" if choice["type"] == "custom" else "Read"
             expected = {"type": "function", "function": {"name": tool_set.upstream_names["x" * 200, name]}}
             self.assertEqual(expected, tool_set.choice)
-
-    def test_a_function_named_like_an_unsupported_tool_can_be_forced(self) -> None:
-        choice = {"type": "function", "name": "web_search"}
-        for tools in ([SEARCH], [group(SEARCH, name="browser")]):
-            tool_set = read(*tools, {"type": "function", "name": "web_search"}, tool_choice=choice)
-            self.assertEqual({"type": "function", "function": {"name": "web_search"}}, tool_set.choice)
 
     def test_every_form_of_a_tool_choice_becomes_deepseeks_form(self) -> None:
         for choice in (

@@ -153,22 +153,3 @@ class TestCost(EchoTestCase):
             messages = (*messages, said._replace(reasoning=None), user(f"Question {number}"))
         self.store.find_turns(*messages)
         self.assertEqual(1, self.store.queries)
-
-    def test_with_the_memory_echoes_of_a_growing_chat_are_the_same_objects_and_looked_up_once(self) -> None:
-        memory = new_chat()
-        clean: tuple[Message, ...] = (U,)
-        sent: tuple[Message, ...] = (U,)
-        before: tuple[Message, ...] = ()
-        for number in range(12):
-            said = assistant(f"Answer {number}", reasoning=f"Thought {number}")
-            self.store.record(clean, said)
-            question = user(f"Question {number}")
-            clean = (*clean, said, question)
-            echo = (assistant(f"Thought {number}"), assistant(f"Answer {number}"))
-            sent = (*sent, *(echo if number % 2 else (assistant(f"Thought {number}Answer {number}"),)), question)
-            found = self.store.find_turns(*sent, memory=memory).request.messages
-            self.assertEqual(clean, found)
-            self.assertEqual(found, self.store.find_turns(*sent).request.messages)
-            if number > 4:
-                self.assertTrue(all(one is other for one, other in zip(before, found, strict=False)))
-            before = found

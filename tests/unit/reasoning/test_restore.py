@@ -126,30 +126,6 @@ class RestoreTestCase(unittest.TestCase):
         self.memory = Memory()
 
 
-class TestQueries(unittest.TestCase):
-    def test_a_grown_chat_needs_one_store_query_and_others_as_few_as_possible(self) -> None:
-        messages = (U, assistant("one"), U2, assistant("two"), user("go on"))
-        history = identity.identify(ME, messages)
-        first, second = history.keys[1], history.keys[3]
-        assert first is not None
-        assert second is not None
-        everything = [key for keys in (first, second) for key in keys.record_keys()[1:]]
-        exact = [first.exact, second.exact]
-        for found, queries in (
-            ({first.exact: ["a"], second.exact: ["b"]}, [exact]),
-            ({first.exact: ["a"]}, [exact, list(second.record_keys()[1:])]),
-            ({}, [exact, everything]),
-        ):
-            looked_up: list[list[bytes]] = []
-
-            def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:
-                looked_up.append(list(keys))  # noqa: B023
-                return {key: found[key] for key in keys if key in found}  # type: ignore[index]  # noqa: B023
-
-            look_up(_request(messages, True, True), history, find)
-            self.assertEqual(queries, looked_up)
-
-
 class TestSources(RestoreTestCase):
     def test_every_echo_of_a_turn_is_sent_with_its_own_text_and_reasoning(self) -> None:
         for name, stored, echo, expected in ECHOES:
@@ -203,14 +179,6 @@ class TestSources(RestoreTestCase):
         prepared = self.memory.prepare(system("new"), user("other"), assistant("", unique), result(unique[0]))
         self.assertEqual((["by id"], "call"), (reasonings(prepared), prepared.turns[0].proof))
 
-    def test_a_turn_stays_found_when_others_store_the_same_text(self) -> None:
-        answer = assistant("a plain answer of some length")
-        self.memory.record((U,), answer, "known")
-        for _ in range(2):
-            prepared = self.memory.prepare(system("new"), U, answer, U2)
-            self.assertEqual((["known"], "near"), (reasonings(prepared), prepared.turns[0].proof))
-            self.memory.record((system("other"), U), answer, "of another agent")
-
     def test_a_turn_stored_at_this_position_wins_over_one_elsewhere(self) -> None:
         answer = assistant("a plain answer of some length")
         self.memory.record((U,), answer, "of another agent")
@@ -254,19 +222,6 @@ class TestSources(RestoreTestCase):
         merged = assistant(block("first") + "A.\n\n" + block("second") + "B.", one, two)
         prepared = self.memory.prepare(U, merged, result(one[0]), result(two[0]))
         self.assertEqual(("A.B.", "first\n\nsecond"), _sent(prepared))
-
-    def test_a_trimmed_reasoning_is_whole_again_by_every_key(self) -> None:
-        unique = ("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", "{}")
-        self.memory.record((U,), assistant("Let me look.", unique), " whole\n")
-        trimmed = assistant("Let me look.", unique, reasoning="whole")
-        prepared = self.memory.prepare(S, user("Rewritten"), trimmed, result(unique[0]))
-        self.assertEqual(([" whole\n"], "call"), (reasonings(prepared), prepared.turns[0].proof))
-
-    def test_of_texts_that_differ_in_white_space_the_one_that_the_client_sends_counts(self) -> None:
-        for text in ("a b", "a\nb", "a  b"):
-            self.memory.record((U,), A, text)
-        for sent, used in (("a  b", "a  b"), ("a\nb", "a\nb"), ("ab", "a b")):
-            self.assertEqual([used], reasonings(self.memory.prepare(U, assistant("", CALL, reasoning=sent), T)))
 
     def test_blocks_of_the_models_own_contradict_no_stored_reasoning(self) -> None:
         for own in ("<think>\n\n</think>\n\nIt is done, as you wanted.", f"So be it, then.\n\n{block('quoted')}Yes."):

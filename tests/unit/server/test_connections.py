@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import socket
-import threading
 import time
 import unittest
 from collections.abc import Callable
@@ -169,21 +168,3 @@ class TestConnections(unittest.TestCase):
         listener = self.open()
         self.connections.stop(StopStage.FINISH_RESPONSES, 0)
         self.assertEqual(b"", self.connect(listener).recv(1))
-
-    def test_a_stop_waits_for_the_responses_that_are_sent(self) -> None:
-        is_called, may_reply = threading.Event(), threading.Event()
-
-        def app(_: object) -> HttpReply:
-            is_called.set()
-            return HttpReply(200, b"late" if may_reply.wait(PATIENCE) else b"never")
-
-        with mock.patch.object(SERVER, "app", app):
-            client = self.connect(self.open())
-            client.sendall(GET)
-            self.assertTrue(is_called.wait(PATIENCE))
-            stopping = in_background(self, self.connections.stop, StopStage.FINISH_RESPONSES, PATIENCE)
-            self.assertEqual(1, len(self.connections))
-            may_reply.set()
-            self.assertEqual(b"late", read_reply(client).body)
-            stopping.join(PATIENCE)
-        self.assertFalse(stopping.is_alive())

@@ -20,8 +20,8 @@ from deepseek_cursor_proxy.storage.database import Database, OutageLog, Reopener
 from deepseek_cursor_proxy.storage.faults import Damaged, Locked, Lost, Refused, Unusable
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import PATIENCE, wait_until
-from tests.support.systems import needs_removable_open_files, needs_symlinks
-from tests.support.threads import in_background, run_at_once
+from tests.support.systems import needs_symlinks
+from tests.support.threads import run_at_once
 
 
 class TestDatabase(StoreFileTestCase):
@@ -42,16 +42,6 @@ class TestDatabase(StoreFileTestCase):
         self.assertEqual({"store.sqlite3", "store.sqlite3-wal", "store.sqlite3-shm"}, set(modes))
         self.assertEqual({0o600}, set(modes.values()))
         self.assertEqual(0o700, stat.S_IMODE(self.path.parent.stat().st_mode))
-
-    def test_the_log_is_emptied_after_the_transaction_of_another_thread(self) -> None:
-        opened = self.open()
-        with mock.patch.object(database, "_BUSY_SECONDS", 0.0):
-            with opened.transaction() as connection:
-                connection.execute("INSERT INTO reasonings VALUES (NULL, randomblob(16), x'00', 0)")
-                thread = in_background(self, opened.empty_log)
-                thread.join(0.05)
-            thread.join()
-        self.assertEqual(0, self.path.with_name("store.sqlite3-wal").stat().st_size)
 
     def test_a_file_of_an_earlier_version_is_set_aside_with_one_line(self) -> None:
         for version in (11, 0, -1):
@@ -164,28 +154,6 @@ class TestFaults(StoreFileTestCase):
         insert(self.opened)
         self.assertEqual(2, count(self.opened))
 
-    def test_a_thread_that_waits_long_for_a_locked_file_holds_up_no_other(self) -> None:
-        other = self.lock()
-        waits, has_begun = threading.Event(), threading.Event()
-        tries: Any = self.opened._check_unmoved
-
-        def check() -> None:
-            waits.set()
-            tries()
-
-        def wait() -> None:
-            with self.opened.transaction(despite_fault=True, wait=PATIENCE):
-                has_begun.set()
-
-        with mock.patch.object(self.opened, "_check_unmoved", check):
-            in_background(self, wait)
-            self.assertTrue(waits.wait(PATIENCE))
-            with self.assertRaises(Locked):
-                insert(self.opened)
-            self.assertFalse(has_begun.is_set())
-            other.execute("ROLLBACK")
-            self.assertTrue(has_begun.wait(PATIENCE))
-
     def test_pending_writes_reach_a_reopened_file_before_any_other(self) -> None:
         other = self.lock()
         with self.assertRaises(Locked):
@@ -236,19 +204,6 @@ class TestFaults(StoreFileTestCase):
         with self.assertRaises(Damaged):
             Database(self.path).open(may_set_aside=False)
         self.assertEqual([self.path], list(self.path.parent.iterdir()))
-
-    @needs_removable_open_files
-    def test_a_new_file_of_another_process_is_not_set_aside(self) -> None:
-        """Two proxies meet the same damage: the slower one must not move the fresh file of the faster one."""
-        with self.assertRaises(Damaged), self.opened.reader():
-            raise Damaged("malformed")
-        for path in self.path.parent.iterdir():
-            path.rename(path.with_name("aside-" + path.name))
-        insert(self.open())
-        self.opened.open()
-        self.opened.confirm()
-        self.assertEqual(1, count(self.opened))
-        self.assertEqual([], list(self.path.parent.glob("*.corrupt-*")))
 
     def test_of_two_processes_that_start_on_a_damaged_file_one_sets_it_aside(self) -> None:
         self.opened.close()

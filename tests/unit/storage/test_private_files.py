@@ -58,16 +58,6 @@ class PrivateFilesTest(unittest.TestCase):
             private_files.make_directory(self.place)
         self.assertTrue(self.place.is_dir())
 
-    def test_a_new_file_is_private(self) -> None:
-        for mask in (0, 0o077, 0o777):
-            with self.subTest(oct(mask)):
-                self.umask(mask)
-                created, written = self.place / f"created{mask}", self.place / f"written{mask}"
-                private_files.create(created)
-                private_files.write(written, b"words")
-                self.expect_mode(0o600, created, written)
-                self.assertEqual(written.read_bytes(), b"words")
-
     @unittest.skipUnless(os.name == "posix", "modes mean little on Windows")
     def test_a_new_file_is_private_from_the_first_moment(self) -> None:
         """Another process could open it between its creation and a chmod."""
@@ -163,11 +153,6 @@ class TestInstallationSecret(unittest.TestCase):
     def test_the_secret_is_created_on_a_file_system_without_locks(self) -> None:
         with mock.patch("fcntl.flock", side_effect=OSError(37, "No locks available")):
             self.assertEqual(secret_beside(self.store), secret_beside(self.store))
-
-    def test_a_store_in_memory_has_a_secret_in_memory(self) -> None:
-        self.assertNotEqual(secret_beside(Path(":memory:")), secret_beside(Path(":memory:")))
-        secret = InstallationSecret(Path(":memory:"))
-        self.assertEqual(secret.read(), secret.read())
 
     def test_a_secret_that_cannot_be_written_is_one_warning(self) -> None:
         with (

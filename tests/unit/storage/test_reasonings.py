@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.storage import database as store_module
-from deepseek_cursor_proxy.storage import write_behind
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
@@ -185,18 +183,6 @@ class TestPruning(StoreTestCase):
         store.close()
         self.assertEqual(self.now, self.store(self.path).stats().oldest_use)
 
-    def test_a_reasoning_from_the_future_keeps_no_old_one_and_gets_the_right_time_when_it_is_used(self) -> None:
-        store = self.store(max_age_seconds=DAY)
-        self.fill(store, range(20))
-        self.now += 100 * DAY
-        store.record([((key(99),), "from the future")])
-        self.now -= 90 * DAY
-        self.assertEqual(2, store.prune())
-        store.find([key(99)])
-        for _ in range(20):
-            store.prune()
-        self.assertEqual((1, self.now), store.stats()[0::3])
-
 
 class TestCosts(StoreTestCase):
     def test_a_look_up_does_not_wait_for_a_writer(self) -> None:
@@ -264,20 +250,6 @@ class TestFaults(StoreTestCase):
         self.assertEqual(found, self.store(self.path).find([key(number) for number in range(9)]))
         self.assertTrue(store.record([((key(6),), "as always")]))
 
-    def test_close_waits_for_another_process_that_writes(self) -> None:
-        store = self.store(self.path)
-        locker = self.lock()
-        self.enterContext(mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 3600))
-        time = mock.Mock(sleep=mock.Mock(side_effect=lambda _: locker.execute("ROLLBACK")))
-        with (
-            mock.patch.object(write_behind, "time", time),
-            self.assertLogs("deepseek_cursor_proxy", logging.WARNING),
-        ):
-            store.record([((key(1),), "kept")])
-            store.close()
-        time.sleep.assert_called_once()
-        self.assertEqual({key(1): ["kept"]}, self.store(self.path).find([key(1)]))
-
     def test_close_warns_about_reasonings_that_never_reached_the_file(self) -> None:
         self.path.mkdir()
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
@@ -293,12 +265,3 @@ class TestFaults(StoreTestCase):
         with self.assertRaisesRegex(Unusable, "it is damaged"):
             ReasoningStore(self.path, must_open=True)
         self.assertEqual([self.path], list(self.path.parent.iterdir()))
-
-    def test_clear_deletes_pending_reasonings_too(self) -> None:
-        store = self.store(self.path)
-        with self.locked(store):
-            store.record([((key(1),), "kept")])
-            with self.assertRaises(Unusable):
-                store.clear()
-            self.assertEqual({}, store.find([key(1)]))
-        self.assertEqual(0, store.clear())

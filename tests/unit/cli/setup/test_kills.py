@@ -124,17 +124,3 @@ class KillTest(FilesCase):
         if endpoints or not is_undo:
             self.check_every_kill(client, before, action)
         shutil.rmtree(self.home, ignore_errors=True)
-
-    def test_a_file_edited_after_a_kill_is_taken_back_by_the_record_that_fits_it(self) -> None:
-        client = CLIENTS["claude-code"]
-        path = self.targets(client)[0].path
-        self.write(path, THEIRS[client.name][0])
-        step, was_killed = 0, True
-        while was_killed:
-            self.set_up(client)
-            was_killed = Killer(step).run(lambda: self.set_up(client, endpoint=OTHER_ENDPOINT))
-            path.write_bytes(path.read_bytes().replace(b'"theirs": 1', b'"theirs": 2'))
-            self.undo(client)
-            self.assertEqual(THEIRS[client.name][0].replace(b'"theirs": 1', b'"theirs": 2'), path.read_bytes())
-            path.write_bytes(THEIRS[client.name][0])
-            step += 1

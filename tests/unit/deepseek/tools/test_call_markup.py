@@ -12,7 +12,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
 from tests.fake_deepseek.leaks import FORMS, HERMES, Arguments, some_text
-from tests.support.width import some, width
+from tests.support.width import width
 from tests.unit.deepseek.tools.test_written_calls import Answer, chunk, plain, streamed
 
 PROPERTIES = {
@@ -73,14 +73,6 @@ class TestForms(unittest.TestCase):
                     self.assertEqual((before, calls), (answer.text, answer.calls))
                     self.assertEqual((before, calls), ((whole := plain(text, tools=TOOLS)).text, whole.calls))
 
-    def test_every_split_position_gives_the_same_calls(self) -> None:
-        for form in FORMS:
-            text = f"Hi.\n\n{form.encode([('read', {'path': '<b>', 'line': 3}), CALL])}"
-            for cut in some(range(len(text)), 4):
-                pieces = (chunk(content=text[:cut]), chunk(content=text[cut:]))
-                answer = Answer(*pieces, chunk("stop"), tools=TOOLS)
-                self.assertEqual(("Hi.", 2), (answer.text, len(answer.calls)), (form.name, cut))
-
     def test_what_is_no_call_of_a_declared_tool_stays_text_to_the_byte(self) -> None:
         for form in FORMS:
             for calls in (
@@ -122,7 +114,7 @@ class TestForms(unittest.TestCase):
                 self.assertEqual(reason, answer.reply.finish_reason)
 
     def test_quoted_markup_is_not_a_call(self) -> None:
-        for form in FORMS:
+        for form in (*FORMS, HERMES):
             block = form.encode([CALL])
             indented = "\n".join(f"    {line}" for line in block.split("\n"))
             for text in (
@@ -134,6 +126,8 @@ class TestForms(unittest.TestCase):
                 f"<pre>\n{block}\n</pre>",
                 f'<PRE class="x"><code>{block}</code></PRE>',
                 f"<code>{block}</code>",
+                f"````\n```\n{block}\n````",
+                f"> ```\n> {block}",
                 f"The page says:\n\n{indented}",
                 f"The page says:\n\n\t{block}",
                 f"> {block}",
@@ -281,11 +275,6 @@ class TestMarkupOfOthers(unittest.TestCase):
                 self.assertFalse(self.is_call(BLOCK, message))
                 self.assertFalse(self.is_call(BLOCK, message, *later))
         self.assertTrue(self.is_call(BLOCK, *later))
-
-    def test_an_answer_that_stays_text_is_not_held_back(self) -> None:
-        calls = WrittenCalls(ChatRequest("m", "m", (Message("user", BLOCK),), TOOLS), str)
-        delta = Delta(text=BLOCK)
-        self.assertEqual([delta], calls.convert(delta))
 
     def test_markup_in_the_answer_to_a_forced_call_is_no_exception(self) -> None:
         for messages, is_call in (((Message("user", BLOCK),), False), ((), True)):

@@ -3,11 +3,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import (
     ChatRequest,
-    Delta,
     Message,
     Reply,
-    ServerDelta,
-    ServerPiece,
     pack_items,
     unpack_items,
 )
@@ -97,34 +94,6 @@ class TestRefusals(unittest.TestCase):
 
 
 class TestItems(unittest.TestCase):
-    def test_a_reply_has_the_whole_items_alone(self) -> None:
-        reply = Reply()
-        begun, whole = {"type": "web_search_call"}, {"type": "web_search_call", "id": "ws_1"}
-        reply.add(Delta(server=ServerDelta((ServerPiece(0, begun, "in_progress"),))))
-        self.assertTrue(reply.is_empty)
-        reply.add(Delta(server=ServerDelta((ServerPiece(0, whole),))))
-        reply.add(Delta(text="Found."))
-        self.assertFalse(reply.is_empty)
-        self.assertEqual([whole, {"type": "text", "length": 6}], unpack_items(reply.message(), "answer"))
-
-    def test_an_answer_has_the_lengths_of_its_words_in_their_places(self) -> None:
-        reply = Reply()
-        search = {"type": "web_search_call", "id": "ws_1"}
-        for delta in (
-            Delta(reasoning="Where"),
-            Delta(reasoning="? "),
-            Delta(server=ServerDelta((ServerPiece(0, search),))),
-            Delta(text="It "),
-            Delta(server=ServerDelta((ServerPiece(1, search), ServerPiece(2, search)))),
-            Delta(reasoning="So."),
-            Delta(text="rains."),
-        ):
-            reply.add(delta)
-        first, text, second = ({"type": "thinking", "length": 7}, {"type": "text", "length": 3}, search)
-        last = [{"type": "thinking", "length": 3}, {"type": "text", "length": 6}]
-        self.assertEqual([first, search, text, second, search, *last], unpack_items(reply.message(), "answer"))
-        self.assertEqual(("Where? So.", "It rains."), (reply.message().reasoning, reply.message().content))
-
     def test_words_are_split_by_their_lengths_or_stay_in_one_place(self) -> None:
         for words, lengths, whole_at, places in (
             ("abcd", [1, 3], 0, ["a", "bcd"]),

@@ -142,23 +142,6 @@ class TestCalls(unittest.TestCase):
             with self.subTest(text):
                 self.check(text, text, [])
 
-    def test_a_quoted_block_stays_text_to_the_byte(self) -> None:
-        for text in (
-            f"```xml\n{BLOCK}\n```\n",
-            f"~~~\n{BLOCK}\n~~~",
-            f"````\n```\n{BLOCK}\n````",
-            f"1. So:\n\n    ```\n    {BLOCK}\n    ```",
-            f"> ```\n> {BLOCK}",
-            f"```\nnever closed\n\n{BLOCK}",
-            f"Write `{BLOCK}` there.",
-            f"``a ` {BLOCK}``",
-            f"<!-- {BLOCK} -->",
-            f"<details open>\n<details></details>{BLOCK}</details>",
-        ):
-            with self.subTest(text):
-                self.check(text, text, [])
-                self.check(f"{text}\n\n-->\n```\n~~~\n````\n", f"{text}\n\n-->\n```\n~~~\n````\n", [])
-
     def test_text_stays_before_the_thoughts_that_follow_it(self) -> None:
         chunks = [chunk(content="a\n<"), chunk(reasoning_content="Hm."), chunk(content="b\n"), chunk("stop")]
         answer = Answer(*chunks)

@@ -46,21 +46,6 @@ class TestSharedLimits(EngineTestCase):
                 for each in both:
                     self.assertEqual(alone.usage(COUNTERS, self.now), each.usage(COUNTERS, self.now))
 
-    def test_a_budget_has_room_for_all_of_it_or_for_one_request_that_may_cost_more(self) -> None:
-        one = self.limits()
-        for amounts, refusals in (((60, 40), 0), ((60, 41), 1), ((500,), 0), ((1, 100), 1)):
-            with self.subTest(amounts):
-                day = Counter("keys.ann", "usd_per_day", DAY.resets + sum(amounts))
-                holds = [Hold(day, amount, 100) for amount in amounts]
-                replies = [one.reserve(f"{hold.amount} of {amounts}", [hold], self.now) for hold in holds]
-                self.assertEqual(refusals, sum(reply is not None for reply in replies))
-        one.settle("1", [Spent(DAY, 40)], self.now)
-        self.assert_every_row_expires()
-        self.engine.run(b"FLUSHALL")
-        # A counter that is raised expires, too.
-        one.usage([DAY], self.now)
-        self.assert_every_row_expires()
-
     def test_without_the_engine_nothing_is_reserved_and_what_was_spent_counts_once(self) -> None:
         one, two = self.limits("one"), self.limits("two")
         self.assertIsNone(one.reserve("1", [Hold(DAY, 50, 100)], self.now))

@@ -5,7 +5,6 @@ from unittest import mock
 
 from deepseek_cursor_proxy.features.redis import responses
 from deepseek_cursor_proxy.features.redis.responses import SharedResponses
-from deepseek_cursor_proxy.features.redis.scripts import RENEW_RESPONSE
 from deepseek_cursor_proxy.features.redis.state import prefix
 from deepseek_cursor_proxy.features.responses.store import ResponseStore, StoredResponse
 from tests.support.polling import wait_until
@@ -93,15 +92,6 @@ class TestSharedResponses(EngineTestCase):
         for lease in (row[b"u"], b"1"):
             self.engine.run(b"HSET", key, *(word for field in {**row, b"u": lease}.items() for word in field))
             self.assertEqual(stored(1), one.get(CALLERS[0], "resp_1"))
-
-    def test_a_lease_that_has_lapsed_is_not_renewed(self) -> None:
-        one = self.store("one")
-        one.put(CALLERS[0], stored(1, "in_progress"))
-        key, _ = self.fields("resp_1")
-        read = self.instances[0].state.read
-        self.assertEqual(1, read(RENEW_RESPONSE, key, [b"20"]))
-        self.engine.advance(30)
-        self.assertEqual(0, read(RENEW_RESPONSE, key, [b"20"]))
 
     def test_a_reply_of_another_shape_finds_nothing(self) -> None:
         two = self.store("two")

@@ -17,7 +17,6 @@ from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable
 from deepseek_cursor_proxy.features.redis.scripts import SETTLE_LIMITS
 from deepseek_cursor_proxy.features.redis.state import Backlog, SharedState
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
-from deepseek_cursor_proxy.storage.faults import Unusable
 from tests.support.polling import wait_until
 from tests.support.resp_commands import CommandError
 from tests.support.resp_server import RespServer
@@ -173,24 +172,6 @@ class TestDistantEngine(EngineTestCase):
         self.assertLess(run.call_count, 10)
         self.assertEqual({number: [f"thought {number}"] for number in (1, 200)}, self.instance("two").find(1, 200))
 
-    def test_an_engine_that_is_too_distant_is_down_for_all_who_ask(self) -> None:
-        relay = self.relay(0.0)
-        one = self.instance()
-        self.wait_until_shared()
-        relay.seconds = 0.4
-        for number in range(1, 5):
-            one.record("alone", number)
-        wait_until(lambda: one.state.fault and self.log)
-        self.assertIn("is not available", self.log[0])
-        # No check finds it well while its calls would fail.
-        for _ in range(2):
-            one.state.engine._check()
-            self.assertEqual((False, "it does not answer"), (one.state.engine.is_available, one.state.fault))
-        self.assertEqual(1, len(self.log), self.log)
-        relay.seconds = 0.05
-        one.wait_until_shared()
-        self.assertEqual({1: ["alone"]}, self.instance("two").find(1))
-
 
 class TestBacklog(EngineTestCase):
     """What waits in the file; a write goes there as long as anything does, so that none overtakes another."""
@@ -206,27 +187,6 @@ class TestBacklog(EngineTestCase):
 
     def add(self, backlog: Backlog, text: bytes = b"text") -> None:
         backlog.add(SETTLE_LIMITS, b"key", [text])
-
-    def test_what_the_file_could_not_take_waits(self) -> None:
-        backlog = self.backlog()
-        with mock.patch.object(backlog.database, "transaction", side_effect=Unusable("it is full")):
-            self.add(backlog)
-            self.assertEqual([], backlog.oldest())
-            self.assertTrue(backlog)
-        # It follows when the file is opened again.
-        wait_until(backlog.oldest)
-
-    def test_the_oldest_are_few_enough_for_one_round_trip(self) -> None:
-        backlog = self.backlog()
-        for _ in range(5):
-            self.add(backlog, b"x" * 400_000)
-        self.assertEqual(3, len(backlog.oldest()))
-        while entries := backlog.oldest():
-            backlog.delete([number for number, _ in entries])
-        for _ in range(2):
-            self.add(backlog, b"x" * 3_000_000)
-        # One that is longer than that goes alone.
-        self.assertEqual(1, len(backlog.oldest()))
 
     def test_a_file_that_is_locked_when_the_engine_comes_back_delays_the_rest(self) -> None:
         one = self.instance()

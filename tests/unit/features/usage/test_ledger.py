@@ -168,17 +168,6 @@ class TestBounds(LedgerTestCase):
         self.assertEqual([8], [row.number for row in self.rows()])
         self.assertEqual(9, self.all_sums().requests)
 
-    def test_pruning_runs_on_another_thread(self) -> None:
-        self.enterContext(mock.patch.object(UsageLedger, "writes_between_prunings", 64))
-        opened = self.ledger()
-
-        def write() -> None:
-            for number in range(300):
-                opened.add(record(number))
-            opened.flush()
-
-        self.assert_prunes_on_another_thread(opened, write)
-
     def test_a_clock_without_sense_has_a_day_all_the_same(self) -> None:
         for now in (1e18, -1e18):
             self.assertEqual("0001-01-01", day_of(now))
@@ -200,23 +189,6 @@ class TestFaults(LedgerTestCase):
             self.assertTrue(opened.flush())
         self.assertEqual([5, 4, 3, 2, 1], [row.number for row in self.rows()])
         self.assertEqual(5, self.all_sums().requests)
-
-    def test_a_file_that_cannot_be_written_for_long_loses_the_oldest_rows_and_nothing_else(self) -> None:
-        opened = self.ledger()
-        locker = self.lock()
-        with (
-            mock.patch.object(opened._waiting, "bound", 3),
-            self.assertLogs("deepseek_cursor_proxy.features.usage.ledger", logging.WARNING) as logs,
-        ):
-            for number in range(10):
-                opened.add(record(number))
-                opened.flush()
-            locker.rollback()
-            self.database.reopen()
-            opened.flush()
-        self.assertEqual([9, 8, 7], [row.number for row in self.rows()])
-        self.assertEqual(1, len(logs.output), logs.output)
-        self.assertIn("lost: 7", logs.output[0])
 
     def test_a_request_that_the_file_refuses_costs_no_other(self) -> None:
         opened = self.ledger()

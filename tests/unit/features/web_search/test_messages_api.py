@@ -14,7 +14,6 @@ from deepseek_cursor_proxy.conversation import (
     Reply,
     ServerPiece,
     pack_items,
-    unpack_items,
 )
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
@@ -25,7 +24,7 @@ from deepseek_cursor_proxy.features.messages.writer import MessageHead, MessageW
 from deepseek_cursor_proxy.features.web_search.messages_api import MESSAGES, MessageStreamReader, payload, usage
 from deepseek_cursor_proxy.reasoning.identity import is_unique_id
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
-from tests.fake_deepseek import Answer, BlockAnswer, Call, Citation, Search
+from tests.fake_deepseek import Answer, Call, Citation, Search
 from tests.fake_deepseek.completion import PrefixCache
 from tests.fake_deepseek.messages_writer import MessageAnswer
 from tests.support.fuzzing import cases, mutated_value
@@ -296,17 +295,6 @@ class TestSplits(unittest.TestCase):
 
 
 class TestOddities(unittest.TestCase):
-    def test_blocks_of_unknown_kinds_are_kept_as_they_are(self) -> None:
-        for block in (
-            {"type": "web_fetch_tool_result", "tool_use_id": "s", "content": {"type": "x", "deep": [{"a": 1}]}},
-            {"type": "container_upload", "file_id": "f"},
-            {"type": "tomorrow"},
-        ):
-            reply = Reply()
-            for delta in read(begin(block), END):
-                reply.add(delta)
-            self.assertEqual([block], unpack_items(reply.message(), "answer"))
-
     def test_damaged_events_are_left_out(self) -> None:
         text = begin({"type": "text", "text": ""})
         for chunk in (
@@ -424,17 +412,3 @@ class TestEnds(unittest.TestCase):
         (delta,) = read(start, end)
         assert delta.usage is not None
         self.assertEqual((9, 5), (delta.usage["prompt_tokens"], delta.usage["completion_tokens"]))
-
-
-class TestBlocks(unittest.TestCase):
-    def test_thoughts_and_texts_around_searches_keep_their_lengths(self) -> None:
-        blocks = (
-            {"type": "thinking", "thinking": "abc"},
-            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
-            {"type": "thinking", "thinking": "de"},
-            {"type": "text", "text": "Hi."},
-        )
-        deltas, _ = read_pieces([b"".join(message(BlockAnswer(blocks=blocks)).events())])
-        items = unpack_items(add_up(deltas)[0], "answer")
-        thought, text = {"type": "thinking", "length": 3}, {"type": "text", "length": 3}
-        self.assertEqual([thought, blocks[1], {"type": "thinking", "length": 2}, text], items)
