@@ -47,7 +47,7 @@ from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.features.keys.settings import NamedKey
+    from deepseek_cursor_proxy.config.named_keys import NamedKey
 
 _log = logging.getLogger(__name__)
 
@@ -298,7 +298,7 @@ def _seconds_to_wait(left: float) -> int:
 def _check_expiry(named: "NamedKey") -> None:
     if named.expires is None or time.time() < named.expires:
         return
-    from deepseek_cursor_proxy.features.keys.settings import format_moment
+    from deepseek_cursor_proxy.config.named_keys import format_moment
 
     raise WrongKey(
         f"The key of {named.name} expired at {format_moment(named.expires)}. Ask the owner of the proxy for a new one.",

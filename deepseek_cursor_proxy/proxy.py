@@ -26,7 +26,7 @@ from deepseek_cursor_proxy.tokens.counter import TokenCounter
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.features.keys.limits import Limiter
-    from deepseek_cursor_proxy.features.keys.settings import NamedKey
+    from deepseek_cursor_proxy.config.named_keys import NamedKey
     from deepseek_cursor_proxy.features.redis.state import SharedState
 
 _log = logging.getLogger(__name__)

@@ -70,7 +70,7 @@ def print_new() -> None:
 
 def _write_named(name: str, given: dict[str, str], options: dict[str, Any]) -> None:
     """Write keys.d/NAME.toml and print the key."""
-    from deepseek_cursor_proxy.features.keys.settings import named_key
+    from deepseek_cursor_proxy.config.named_keys import named_key
 
     key = new_key()
     fields: dict[str, Any] = {"key": AccessKey.of(key).line, **given}

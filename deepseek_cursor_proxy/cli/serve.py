@@ -286,7 +286,7 @@ def _reload(
 
 def _log_key_changes(before: ProxyConfig, after: ProxyConfig) -> None:
     if before.keys or after.keys or before.groups or after.groups:
-        from deepseek_cursor_proxy.features.keys.settings import describe_changes
+        from deepseek_cursor_proxy.config.named_keys import describe_changes
 
         for line in (*describe_changes(before.keys, after.keys), *describe_changes(before.groups, after.groups)):
             _log.info("%s", line)

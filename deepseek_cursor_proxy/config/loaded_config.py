@@ -71,7 +71,7 @@ class LoadedConfig(NamedTuple):
             raise refusal("base_url", config.upstream_base_url, _PLAIN_HTTP, sources.origins["upstream_base_url"])
         _check_upstreams(config, sources.origins["upstreams"])
         if config.keys:
-            from deepseek_cursor_proxy.features.keys.settings import check_together
+            from deepseek_cursor_proxy.config.named_keys import check_together
 
             check_together(config.keys, config.groups, sources.origins["keys"])
         https_proxy.from_environment(environment)

@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.config.values import (
 )
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.features.keys.settings import KeyGroup, NamedKey
+    from deepseek_cursor_proxy.config.named_keys import KeyGroup, NamedKey
 
 HOME = Path("~/.deepseek-cursor-proxy")
 CONFIG_PATH = HOME / "config.toml"
@@ -47,13 +47,13 @@ def _amount(default: int, help: str, *, needs_restart: bool = False) -> Any:
 
 # Imported late: most proxies name no keys, and start faster without.
 def _named_key(key: str, value: Any, origin: str) -> "NamedKey":
-    from deepseek_cursor_proxy.features.keys.settings import named_key
+    from deepseek_cursor_proxy.config.named_keys import named_key
 
     return named_key(key, value, origin)
 
 
 def _key_group(key: str, value: Any, origin: str) -> "KeyGroup":
-    from deepseek_cursor_proxy.features.keys.settings import key_group
+    from deepseek_cursor_proxy.config.named_keys import key_group
 
     return key_group(key, value, origin)
 

@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.features.keys.settings import NamedKey
+    from deepseek_cursor_proxy.config.named_keys import NamedKey
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ locked, or on a full disk, can still be read.
 A file that is not ours is left alone. One of ours that is damaged or of an earlier version is renamed to a dated name
 in the same folder, with its side files.
 
-This module knows connections and transactions, no table.
+This module knows connections and transactions, no table: every table names its own (`require`).
 """
 
 import logging
@@ -99,6 +99,8 @@ class Database:
         self._file = os.path.realpath(Path(self.path).expanduser()) if self._is_file else self.path
         self._durability = durability
         self._schema = tables or schema.STORE
+        # The CREATE statements of the tables that features need.
+        self._required = ""
         # Also called by a store with waiting entries, to have the file opened again soon.
         self.request_reopen = on_fault
         self._lock = threading.RLock()
@@ -140,8 +142,11 @@ class Database:
     def size(self) -> StoreSize:
         """Returns the rows of every table and the bytes of the file. Raises Unusable."""
         # The connection is given back after every table: counting half a million keys takes 10 ms, and lookups wait.
-        rows = {table: self.number(f"SELECT count(*) FROM {table}") for table in sorted(self._schema.tables())}
+        rows = {table: self.number(f"SELECT count(*) FROM {table}") for table in self._tables()}
         return StoreSize(rows, self.file_size())
+
+    def _tables(self) -> list[str]:
+        return sorted(schema.table_names(self._schema.statements + self._required))
 
     def file_size(self) -> int:
         return self.number("PRAGMA page_count") * self.number("PRAGMA page_size")
@@ -199,12 +204,29 @@ class Database:
         """
         self._waiting_writers.append(write_waiting)
 
+    def require(self, statements: str) -> None:
+        """Have the file have these tables; one that cannot be written now gets them when it is opened again."""
+        with self._lock:
+            self._required += statements
+        if self._read_fault is None:
+            with suppress(Unusable):
+                self._create_missing()
+
+    def _create_missing(self) -> None:
+        """Create the required tables that the file does not have. Raises Unusable."""
+        found = {name for (name,) in self.select("SELECT name FROM sqlite_master")}
+        if found.issuperset(schema.table_names(self._required)):
+            return
+        with self.transaction(despite_fault=True) as connection:
+            schema.execute(connection, schema.if_missing(self._required))
+
     def reopen(self) -> bool:
         """Open the file, let every store write what waited, and only then let other writes through. Raises Unusable.
 
         True if all is written; SQLite may refuse an entry.
         """
         self.open()
+        self._create_missing()
         is_written = [write_waiting() for write_waiting in self._waiting_writers]
         self.confirm()
         return all(is_written)
@@ -458,8 +480,8 @@ def _inode(path: str, *, may_be_empty: bool = False) -> _Inode:
 
 
 @contextmanager
-def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the file of the store. Raises FileNotFoundError or Unusable."""
+def open_read_only(path: Path, table: str = "reasonings") -> Iterator[sqlite3.Connection]:
+    """Open the file of the store. Raises FileNotFoundError, also for one without this table, or Unusable."""
     path = path.expanduser()
     if not path.exists():
         raise FileNotFoundError(path)
@@ -468,6 +490,8 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(_connect(str(path), _READ_ONLY_BUSY_SECONDS)) as connection:
             connection.execute("PRAGMA query_only=ON")
             is_empty = schema.STORE.check(connection)
+            query = "SELECT 1 FROM sqlite_master WHERE name = ?"
+            is_empty = is_empty or connection.execute(query, (table,)).fetchone() is None
             if not is_empty:
                 yield connection
     except (sqlite3.Error, OSError) as error:

@@ -44,7 +44,8 @@ _DIGEST_BYTES = 16
 _USE_RESOLUTION_SECONDS = 24 * 3600
 # … or a minute, when the store is so full that the order of use decides which rows go.
 _FINE_USE_RESOLUTION_SECONDS = 60
-# What `clear` deletes: all that is stored for callers. Usage, hits of the cache and learned values stay.
+# What `clear` deletes: all that is stored for callers, tables of features included, whether or not one has opened the
+# file. Usage, hits of the cache and learned values stay.
 _CLEARED_TABLES = ("keys", "reasonings", "responses", "cached_answers", "backlog")
 
 _ADD_TEXT = "INSERT OR IGNORE INTO reasonings (digest, text, used_at) VALUES (?, ?, ?)"
@@ -249,7 +250,8 @@ class ReasoningStore(Table[ReasoningEntry]):
         self._waiting.clear()
         with self.database.transaction() as connection:
             count = int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
-            for table in _CLEARED_TABLES:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchall()}
+            for table in filter(tables.__contains__, _CLEARED_TABLES):
                 connection.execute(f"DELETE FROM {table}")
         self.database.shrink()
         return count

@@ -1,7 +1,7 @@
-"""The tables of the store's file. All CREATE statements of that file are here.
+"""The tables of the core in the store's file, and what a file is checked for. A feature has its tables in its store.
 
-The schema version is SQLite's user_version. A change of these statements raises it: a file of an earlier version is set
-aside and a new one begun, a file of a later one is left alone. Tables and version are written in one transaction, so a
+The schema version is SQLite's user_version. A change of any table raises it: a file of an earlier version is set aside
+and a new one begun, a file of a later one is left alone. Tables and version are written in one transaction, so a
 process that dies in between leaves an empty file.
 """
 
@@ -25,74 +25,12 @@ CREATE TABLE keys (
 -- Deleting a reasoning has to find its keys.
 CREATE INDEX keys_by_reasoning ON keys (reasoning);
 
--- One row per stored response, whole in itself: nothing in it leads to another row.
-CREATE TABLE responses (
-    number INTEGER PRIMARY KEY, caller BLOB NOT NULL, id TEXT NOT NULL, status TEXT NOT NULL, created_at REAL NOT NULL,
-    size INTEGER NOT NULL, body BLOB NOT NULL, input BLOB NOT NULL, events BLOB, UNIQUE (caller, id)
-) STRICT;
--- Pruning asks for the oldest rows and the sum of all sizes, and must not read the large rows for it.
-CREATE INDEX responses_by_age ON responses (created_at, size);
-CREATE INDEX responses_unfinished ON responses (status) WHERE status IN ('queued', 'in_progress');
-
 -- By base URL, the form in which its answers have their reasoning.
 CREATE TABLE reasoning_forms (base_url TEXT PRIMARY KEY, form TEXT NOT NULL) STRICT, WITHOUT ROWID;
 -- By name of a key or group and by base URL, whose reasoning it has.
 CREATE TABLE key_names (
     name TEXT NOT NULL, base_url TEXT NOT NULL, namespace BLOB NOT NULL, PRIMARY KEY (name, base_url)
 ) STRICT, WITHOUT ROWID;
-
--- One row per request, figures only; and the sums of each day, which stay when its rows are deleted.
-CREATE TABLE usage (
-    id INTEGER PRIMARY KEY, ended_at REAL NOT NULL, number INTEGER NOT NULL, api TEXT NOT NULL, key TEXT NOT NULL,
-    session TEXT NOT NULL, requested_model TEXT NOT NULL, model TEXT NOT NULL, upstream TEXT NOT NULL,
-    stream INTEGER NOT NULL, outcome TEXT NOT NULL, status INTEGER NOT NULL, hit INTEGER, miss INTEGER, output INTEGER,
-    thinking INTEGER, searches INTEGER NOT NULL, cost REAL, saved REAL, divergence_cost REAL, currency TEXT NOT NULL,
-    price_version TEXT NOT NULL, is_cost_unknown INTEGER NOT NULL, seconds REAL NOT NULL, queue_seconds REAL,
-    connect_seconds REAL, first_token_seconds REAL, retries INTEGER NOT NULL, filled INTEGER NOT NULL,
-    kept INTEGER NOT NULL, empty INTEGER NOT NULL, missing INTEGER NOT NULL, recovered INTEGER NOT NULL,
-    divergence TEXT, messages INTEGER NOT NULL, tools INTEGER NOT NULL, body_bytes INTEGER NOT NULL,
-    client TEXT NOT NULL
-) STRICT;
-CREATE INDEX usage_by_end ON usage (ended_at);
-CREATE TABLE usage_days (
-    day TEXT NOT NULL, model TEXT NOT NULL, key TEXT NOT NULL, api TEXT NOT NULL, currency TEXT NOT NULL,
-    requests INTEGER NOT NULL, failed INTEGER NOT NULL, unknown_costs INTEGER NOT NULL, hit INTEGER NOT NULL,
-    miss INTEGER NOT NULL, output INTEGER NOT NULL, thinking INTEGER NOT NULL, searches INTEGER NOT NULL,
-    cost REAL NOT NULL, saved REAL NOT NULL, divergence_cost REAL NOT NULL,
-    PRIMARY KEY (day, model, key, api, currency)
-) STRICT, WITHOUT ROWID;
-
--- By digest of caller and request, whole answers; and what their use has saved, by currency.
-CREATE TABLE cached_answers (
-    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, created_at REAL NOT NULL, size INTEGER NOT NULL,
-    body BLOB NOT NULL, tokens INTEGER NOT NULL, cost REAL, currency TEXT NOT NULL
-) STRICT;
--- Pruning asks for the oldest and for the sum of all sizes.
-CREATE INDEX cached_answers_by_age ON cached_answers (created_at, size);
-CREATE TABLE cache_totals (
-    currency TEXT PRIMARY KEY, hits INTEGER NOT NULL, misses INTEGER NOT NULL, tokens INTEGER NOT NULL,
-    money REAL NOT NULL
-) STRICT, WITHOUT ROWID;
-
--- What named keys and groups have spent and reserved of their limits, and the requests that count already.
-CREATE TABLE limit_counters (
-    holder TEXT NOT NULL, name TEXT NOT NULL, resets INTEGER NOT NULL, spent INTEGER NOT NULL,
-    PRIMARY KEY (holder, name, resets)
-) STRICT, WITHOUT ROWID;
--- The counter comes first, because every request sums up the holds of its counters.
-CREATE TABLE limit_holds (
-    request TEXT NOT NULL, holder TEXT NOT NULL, name TEXT NOT NULL, resets INTEGER NOT NULL, amount INTEGER NOT NULL,
-    expires_at REAL NOT NULL, PRIMARY KEY (holder, name, resets, request)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX limit_holds_by_request ON limit_holds (request);
-CREATE TABLE settled_requests (request TEXT PRIMARY KEY, settled_at REAL NOT NULL) STRICT, WITHOUT ROWID;
-CREATE INDEX settled_requests_by_time ON settled_requests (settled_at);
-
--- Oldest first, what an engine that several proxies share has not got.
-CREATE TABLE backlog (
-    id INTEGER PRIMARY KEY, script TEXT NOT NULL, key BLOB NOT NULL, arguments BLOB NOT NULL, used_at REAL NOT NULL
-) STRICT;
-CREATE INDEX backlog_by_use ON backlog (used_at);
 """
 
 
@@ -102,9 +40,6 @@ class Schema(NamedTuple):
     application_id: int
     version: int
     statements: str
-
-    def tables(self) -> list[str]:
-        return re.findall(r"CREATE TABLE (\w+)", self.statements)
 
     def check(self, connection: sqlite3.Connection) -> bool:
         """Raise Unusable for a file that is not ours or of another version; write nothing. True if it is empty."""
@@ -129,8 +64,7 @@ class Schema(NamedTuple):
             connection.execute("BEGIN IMMEDIATE")
             if read_version(connection) == self.version:
                 return
-            for statement in self.statements.split(";\n"):
-                connection.execute(statement)
+            execute(connection, self.statements)
             connection.execute(f"PRAGMA application_id = {self.application_id}")
             self.write_version(connection)
 
@@ -141,6 +75,21 @@ class Schema(NamedTuple):
 
 # The file of reasonings, responses and whatever else the stores of this folder keep ("DScp").
 STORE = Schema(0x44536370, 14, _TABLES)
+
+
+def table_names(statements: str) -> list[str]:
+    return re.findall(r"CREATE TABLE (\w+)", statements)
+
+
+def if_missing(statements: str) -> str:
+    """The same statements, without effect on what is there."""
+    return re.sub(r"^(CREATE (?:UNIQUE )?(?:TABLE|INDEX))", r"\1 IF NOT EXISTS", statements, flags=re.MULTILINE)
+
+
+def execute(connection: sqlite3.Connection, statements: str) -> None:
+    """Run statements in the transaction that is open; `executescript` would commit it."""
+    for statement in statements.split(";\n"):
+        connection.execute(statement)
 
 
 def read_version(connection: sqlite3.Connection) -> int:

@@ -43,6 +43,7 @@ class Table(Generic[_Entry]):
     """Called by any thread. Database, guard and write-behind have locks of their own.
 
     name, title              of the table, in SQL and in warnings
+    statements               CREATE statements, unless the core has them
     id, time                 the columns of a row's number and of its time
     size, prunable           SQL for the bytes of a row, and for whether it may be deleted
     writes_between_prunings  pruning counts the whole table, so it runs once for many writes
@@ -51,6 +52,7 @@ class Table(Generic[_Entry]):
 
     name: str
     title: str
+    statements = ""
     waiting_type: type[WriteBehind[_Entry]]
     id = "id"
     time = "used_at"
@@ -74,6 +76,8 @@ class Table(Generic[_Entry]):
         # Since the last pruning; changed by the thread that writes.
         self._writes = 0
         self._pruner = BackgroundTask(self._prune_once, f"{self.name}-prune")
+        if self.statements:
+            database.require(self.statements)
 
     def _write(self, entries: Sequence[_Entry], despite_fault: bool) -> Sequence[Any]:
         """Write entries in one transaction and return one result per entry."""

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import ModelNotAllowed
 from deepseek_cursor_proxy.features.keys.limits import BILLION, Admission, Estimate, Limiter
-from deepseek_cursor_proxy.features.keys.settings import NamedKey
+from deepseek_cursor_proxy.config.named_keys import NamedKey
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.tokens.estimate import estimate_roughly
 

@@ -24,6 +24,22 @@ LEASE_SECONDS = 20.0
 # A request that is settled again within this time is recognised.
 SETTLED_SECONDS = 24 * 3600.0
 
+_TABLES = """
+-- What named keys and groups have spent and reserved of their limits, and the requests that count already.
+CREATE TABLE limit_counters (
+    holder TEXT NOT NULL, name TEXT NOT NULL, resets INTEGER NOT NULL, spent INTEGER NOT NULL,
+    PRIMARY KEY (holder, name, resets)
+) STRICT, WITHOUT ROWID;
+-- The counter comes first, because every request sums up the holds of its counters.
+CREATE TABLE limit_holds (
+    request TEXT NOT NULL, holder TEXT NOT NULL, name TEXT NOT NULL, resets INTEGER NOT NULL, amount INTEGER NOT NULL,
+    expires_at REAL NOT NULL, PRIMARY KEY (holder, name, resets, request)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX limit_holds_by_request ON limit_holds (request);
+CREATE TABLE settled_requests (request TEXT PRIMARY KEY, settled_at REAL NOT NULL) STRICT, WITHOUT ROWID;
+CREATE INDEX settled_requests_by_time ON settled_requests (settled_at);
+"""
+
 
 class Counter(NamedTuple):
     holder: str
@@ -119,6 +135,7 @@ class LimitTables:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        database.require(_TABLES)
         self._pruned_at = float("-inf")
 
     def _transaction(self) -> Transaction:

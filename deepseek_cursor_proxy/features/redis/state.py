@@ -57,6 +57,15 @@ def prefix(caller: bytes) -> bytes:
     return b"dcp:{%s}:" % (urlsafe_b64encode(caller).rstrip(b"=") or b"-")
 
 
+_TABLES = """
+-- Oldest first, what an engine that several proxies share has not got.
+CREATE TABLE backlog (
+    id INTEGER PRIMARY KEY, script TEXT NOT NULL, key BLOB NOT NULL, arguments BLOB NOT NULL, used_at REAL NOT NULL
+) STRICT;
+CREATE INDEX backlog_by_use ON backlog (used_at);
+"""
+
+
 class Sealer(Protocol):
     """Seals for one caller and use; equal data have equal seals, the first 16 bytes (`reasoning.sealed`)."""
 
@@ -91,6 +100,7 @@ class Backlog(Table[BacklogEntry]):
 
     name = "backlog"
     title = "backlog of the engine"
+    statements = _TABLES
     waiting_type = _WaitingEntries
     size = "length(arguments)"
     max_rows = 100_000

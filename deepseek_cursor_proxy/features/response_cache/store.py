@@ -21,6 +21,20 @@ _SECONDS_AHEAD = 60.0
 # A hit is worth no write of its own.
 _COUNTS_BETWEEN_WRITES = 32
 
+_TABLES = """
+-- By digest of caller and request, whole answers; and what their use has saved, by currency.
+CREATE TABLE cached_answers (
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, created_at REAL NOT NULL, size INTEGER NOT NULL,
+    body BLOB NOT NULL, tokens INTEGER NOT NULL, cost REAL, currency TEXT NOT NULL
+) STRICT;
+-- Pruning asks for the oldest and for the sum of all sizes.
+CREATE INDEX cached_answers_by_age ON cached_answers (created_at, size);
+CREATE TABLE cache_totals (
+    currency TEXT PRIMARY KEY, hits INTEGER NOT NULL, misses INTEGER NOT NULL, tokens INTEGER NOT NULL,
+    money REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+
 
 class CachedAnswer(NamedTuple):
     """A packed answer, and what it cost when it was made: tokens, and money in a currency if that is known."""
@@ -87,6 +101,7 @@ class CachedAnswers(Table[_Answer]):
 
     name = "cached_answers"
     title = "response cache"
+    statements = _TABLES
     waiting_type = _WaitingAnswers
     time = "created_at"
     size = "size"

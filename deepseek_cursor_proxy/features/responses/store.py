@@ -59,6 +59,18 @@ class StoredResponse:
     json_bytes: int = field(default=0, compare=False)
 
 
+_TABLES = """
+-- One row per stored response, whole in itself: nothing in it leads to another row.
+CREATE TABLE responses (
+    number INTEGER PRIMARY KEY, caller BLOB NOT NULL, id TEXT NOT NULL, status TEXT NOT NULL, created_at REAL NOT NULL,
+    size INTEGER NOT NULL, body BLOB NOT NULL, input BLOB NOT NULL, events BLOB, UNIQUE (caller, id)
+) STRICT;
+-- Pruning asks for the oldest rows and the sum of all sizes, and must not read the large rows for it.
+CREATE INDEX responses_by_age ON responses (created_at, size);
+CREATE INDEX responses_unfinished ON responses (status) WHERE status IN ('queued', 'in_progress');
+"""
+
+
 class ResponseRow(NamedTuple):
     """A response; body and input are compressed JSON (a tenth of a long chat), the other fields are read without it."""
 
@@ -142,6 +154,7 @@ class ResponseStore(Table[ResponseChange]):
 
     name = "responses"
     title = "response store"
+    statements = _TABLES
     waiting_type = WaitingChanges
     _waiting: WaitingChanges
     id = "number"

@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.storage.database import Database, open_read_only
 from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.features.keys.settings import KeyGroup, NamedKey
+    from deepseek_cursor_proxy.config.named_keys import KeyGroup, NamedKey
     from deepseek_cursor_proxy.proxy import Proxy
 
 _DEFAULT_DAYS = 30
@@ -67,7 +67,7 @@ def ledger_connection(database: Database) -> Iterator[ledger.Reader]:
             with database.reader() as connection:
                 yield connection
         else:
-            with open_read_only(Path(database.path)) as connection:
+            with open_read_only(Path(database.path), "usage") as connection:
                 yield connection
     except (Unusable, FileNotFoundError) as error:
         raise Overloaded(f"The store cannot be read: {error}.", retry_after=5) from None

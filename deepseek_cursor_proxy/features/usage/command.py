@@ -85,7 +85,7 @@ def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, st
     for _ in running.ask_all(path, "/healthz", None):
         pass
     try:
-        with open_read_only(path) as connection:
+        with open_read_only(path, "usage") as connection:
             report = make_report(connection, period, by, PriceList(config))
             return report, "The proxy records each request when it ends."
     except FileNotFoundError:

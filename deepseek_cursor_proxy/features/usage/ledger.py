@@ -29,6 +29,29 @@ _log = logging.getLogger(__name__)
 # The average of many answers changes slowly.
 _SECONDS_BETWEEN_AVERAGES = 60.0
 
+_TABLES = """
+-- One row per request, figures only; and the sums of each day, which stay when its rows are deleted.
+CREATE TABLE usage (
+    id INTEGER PRIMARY KEY, ended_at REAL NOT NULL, number INTEGER NOT NULL, api TEXT NOT NULL, key TEXT NOT NULL,
+    session TEXT NOT NULL, requested_model TEXT NOT NULL, model TEXT NOT NULL, upstream TEXT NOT NULL,
+    stream INTEGER NOT NULL, outcome TEXT NOT NULL, status INTEGER NOT NULL, hit INTEGER, miss INTEGER, output INTEGER,
+    thinking INTEGER, searches INTEGER NOT NULL, cost REAL, saved REAL, divergence_cost REAL, currency TEXT NOT NULL,
+    price_version TEXT NOT NULL, is_cost_unknown INTEGER NOT NULL, seconds REAL NOT NULL, queue_seconds REAL,
+    connect_seconds REAL, first_token_seconds REAL, retries INTEGER NOT NULL, filled INTEGER NOT NULL,
+    kept INTEGER NOT NULL, empty INTEGER NOT NULL, missing INTEGER NOT NULL, recovered INTEGER NOT NULL,
+    divergence TEXT, messages INTEGER NOT NULL, tools INTEGER NOT NULL, body_bytes INTEGER NOT NULL,
+    client TEXT NOT NULL
+) STRICT;
+CREATE INDEX usage_by_end ON usage (ended_at);
+CREATE TABLE usage_days (
+    day TEXT NOT NULL, model TEXT NOT NULL, key TEXT NOT NULL, api TEXT NOT NULL, currency TEXT NOT NULL,
+    requests INTEGER NOT NULL, failed INTEGER NOT NULL, unknown_costs INTEGER NOT NULL, hit INTEGER NOT NULL,
+    miss INTEGER NOT NULL, output INTEGER NOT NULL, thinking INTEGER NOT NULL, searches INTEGER NOT NULL,
+    cost REAL NOT NULL, saved REAL NOT NULL, divergence_cost REAL NOT NULL,
+    PRIMARY KEY (day, model, key, api, currency)
+) STRICT, WITHOUT ROWID;
+"""
+
 
 class UsageRow(NamedTuple):
     """A request that ended; None stands for an unknown figure."""
@@ -145,6 +168,7 @@ class UsageLedger(Table[RequestRecord]):
 
     name = "usage"
     title = "usage"
+    statements = _TABLES
     waiting_type = WaitingRequests
     time = "ended_at"
     # Daily sums stay.

@@ -249,6 +249,26 @@ class TestFaults(StoreFileTestCase):
                 with closing(self.open()) as again:
                     self.assertEqual(count(self.opened), count(again))
 
+    def test_a_required_table_is_there_also_after_the_file_was_locked_or_replaced(self) -> None:
+        def has_table() -> bool:
+            return bool(self.opened.select("SELECT 1 FROM sqlite_master WHERE name = 'notes'"))
+
+        lock = self.lock("BEGIN IMMEDIATE")
+        with mock.patch.object(database, "_BUSY_SECONDS", 0.01):
+            self.opened.require("CREATE TABLE notes (id INTEGER PRIMARY KEY) STRICT;\nCREATE INDEX by_id ON notes (id)")
+        self.assertFalse(has_table())
+        lock.close()
+        self.opened.reopen()
+        self.assertEqual(
+            {"notes": 0}, {name: rows for name, rows in self.opened.size().rows.items() if name == "notes"}
+        )
+        os.truncate(self.path, 0)
+        with self.assertRaises(Lost):
+            insert(self.opened)
+        with self.assertLogs(database.__name__, logging.WARNING):
+            self.opened.reopen()
+        self.assertTrue(has_table())
+
     def test_a_wrong_statement_is_no_fault_of_the_file(self) -> None:
         with self.assertRaises(Refused), self.opened.reader() as connection:
             connection.execute("SELEKT")
