@@ -86,13 +86,11 @@ class Access:
         *,
         environment: Mapping[str, str] = os.environ,
         now: Callable[[], float] = time.monotonic,
-        was_accepted_before: Callable[[str], bool] = lambda digest: False,
     ) -> None:
-        """`was_accepted_before` tells whether a caller, named by its digest, got an answer in an earlier run."""
         self._access_keys = config.served_keys
         self._named = {key.digest: named for named in config.keys.values() for key in named.keys}
         self._environment = environment
-        self._state: _State = former._state if former is not None else _State(now, was_accepted_before)
+        self._state: _State = former._state if former is not None else _State(now)
         self.can_pin = not self._access_keys and config.is_exposed
         # Also where every key is served: the pinned one may spend the keys of [passthrough] and [upstreams].
         has_owner_keys = bool(config.passthrough) or any(table.key_env for table in config.upstreams.values())
@@ -200,6 +198,10 @@ class Access:
     def _foreign_part(self, caller: Caller) -> str | None:
         return OwnHosts((*self._names, self._state.tunnel_host)).foreign_part(caller.address)
 
+    def ask_before(self, was_accepted_before: Callable[[str], bool]) -> None:
+        """Ask this whether a caller, named by its digest, got an answer in an earlier run."""
+        self._state.was_accepted_before = was_accepted_before
+
     def set_tunnel_host(self, host: str) -> None:
         """Accept this host name, of the tunnel that the proxy opened."""
         self._state.tunnel_host = host
@@ -240,9 +242,10 @@ class Access:
 class _State:
     """Accepted keys and failures since the start. Called by any thread."""
 
-    def __init__(self, now: Callable[[], float], was_accepted_before: Callable[[str], bool]) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self.was_accepted_before = was_accepted_before
+        # Whether a caller, named by its digest, got an answer in an earlier run.
+        self.was_accepted_before: Callable[[str], bool] = lambda digest: False
         # The name of the tunnel that the proxy opened; its watcher thread assigns it.
         self.tunnel_host = ""
         self.has_warned_of_host = False

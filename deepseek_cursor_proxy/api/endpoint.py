@@ -5,8 +5,8 @@
     open          have DeepSeek accept the call: an exchange
     reply         the exchange as the Writer writes it, streamed or plain; see `reply`
 
-A new API is a Writer in `protocols`, a GenerationEndpoint in `endpoints` and a line in `routes._TABLE`. If its errors
-have another shape, change `App._refuse` in `routes`; if its key has another header, `access._credential` and
+A new API is a feature as `features/messages` is one: a Writer, a GenerationEndpoint and a row of routes; a function of
+its own if its errors have another shape. If its key has another header, change `access._credential` and
 `clients.key_setting`; if its list of messages has another name, `chat_memory._LISTS`.
 """
 
@@ -20,13 +20,10 @@ from deepseek_cursor_proxy.api.reply import Writer, plain_reply, stream_reply, w
 from deepseek_cursor_proxy.conversation import Batches, ChatName, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, UpstreamRefused
-from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RequestReport
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi, RequestReport
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.features.passthrough import endpoint as passthrough
-from deepseek_cursor_proxy.features.passthrough.endpoint import PassthroughApi, PassthroughRequest
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import caller_digest
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
@@ -34,10 +31,6 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.api.reply import OpenExchange
-
-
-# Fields for this proxy alone, which other upstreams may refuse.
-_OWN_FIELDS = ("cache", "nomyo")
 
 
 class Endpoint:
@@ -89,7 +82,7 @@ class GenerationEndpoint(Endpoint):
     def serve(
         self,
         request: HttpRequest,
-        api: PassthroughApi | None,
+        api: RelayedApi | None,
         create: Callable[[ClientRequest], HttpReply],
         model: str | None = None,
     ) -> HttpReply:
@@ -101,20 +94,9 @@ class GenerationEndpoint(Endpoint):
             body = {**body, "model": model}
         self._report.add_body(body, len(raw))
         self._report.client = client_name(request, body)
-        key = model_resolver.passthrough_key(body.get("model"), self._services.config) if api is not None else None
-        if api is None or key is None:
-            return create(client._replace(body=body, memory=memory))
-        passthrough.check_names(raw)
-        self._services.access.check_spender(client.caller)
-        if (named := client.caller.named) is not None:
-            self._report.admission = self._services.admit_passthrough(named, body, len(raw))
-        if not body.keys().isdisjoint(_OWN_FIELDS):
-            body = {name: value for name, value in body.items() if name not in _OWN_FIELDS}
-            sent = encode_json(body)
-        else:
-            sent = raw if model is None else encode_json(body)
-        passed = PassthroughRequest(api, key, body, sent, request.peer)
-        return passthrough.relay(passed, self._services, self._report)
+        client = client._replace(body=body, memory=memory)
+        relayed = self._services.relay(self._services, client, api, raw) if api is not None else None
+        return create(client) if relayed is None else relayed
 
     def open(self, client: ClientRequest) -> "OpenExchange":
         """Open the exchange of a parsed request; `access` records whether DeepSeek accepts the caller's key."""
@@ -157,7 +139,7 @@ class GenerationEndpoint(Endpoint):
         """Reserve what the request of a named key may use; raises a ProxyError. A job's request has its reservation."""
         if client.caller.named is None or self._report.admission is not None:
             return
-        self._report.admission = self._services.admit_chat(client.caller.named, client.chat)
+        self._report.admission = self._services.admit_chat(self._services, client.caller.named, client.chat)
 
     def reply(
         self,

@@ -3,16 +3,16 @@
 A request is checked in this order: path, key, body, history. Every failure becomes a reply in the error shape of the
 client's API, with a sentence that says what to do; only ClientGone is raised, because no client is left to read one.
 
-To add a route, add a line to `_TABLE`. A plain function there, like `_list_models`, checks no key, sees only the
-configuration and imports little. Any other endpoint is a method of an Endpoint, which has `_services`; it calls
-`access.admit` first. Both get the request and the {} of the path. Every path of an API also exists below a session's
-own URL, where requests are recorded.
+A feature has its routes in its `__init__.py`; `proxy.ROUTES` has all. A plain function as endpoint, like
+`_list_models`, checks no key, sees only the configuration and imports little. Any other endpoint is a method of an
+Endpoint, which has `_services`; it calls `access.admit` first. Both get the request and the {} of the path. Every path
+of an API also exists below a session's own URL, where requests are recorded.
 """
 
 import logging
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,6 @@ from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.api.clients import is_claude, key_setting
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import CLAUDE_PREFIX, DISPLAY_NAMES, claude_name, offered_models
-from deepseek_cursor_proxy.features.messages import errors as anthropic
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -42,13 +41,6 @@ _CORS_HEADERS: Headers = (
     ("Access-Control-Allow-Headers", "Authorization, Content-Type, api-key, *"),
     ("Access-Control-Max-Age", "86400"),
 )
-
-
-def _refuse_websocket(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
-    """Codex asks for a WebSocket first, and posts at once when it reads 426; anything else costs it seconds."""
-    if (request.header("upgrade") or "").lower() != "websocket":
-        raise errors.MethodNotAllowed("This path answers POST, OPTIONS.", "POST, OPTIONS")
-    raise errors.UpgradeRefused("Responses are streamed over HTTP here; send POST.")
 
 
 def _list_models(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply:
@@ -77,37 +69,20 @@ def _model(name: str, request: HttpRequest) -> dict[str, Any]:
 
 SmallEndpoint = Callable[[ProxyConfig, HttpRequest, str], HttpReply]
 
-_RESPONSES = "features.responses.endpoints:"
-_MESSAGES = "features.messages.endpoints:"
-_SESSIONS = "features.sessions.endpoints:"
 # The name in the log, the method, the path, and the endpoint: a SmallEndpoint, or the module, class and method of an
 # Endpoint, imported with its first request.
+Row = tuple[str, str, str, str | SmallEndpoint]
+# Replies to a request that failed, in the shape of an API, with the id of the request and headers; None if the request
+# is not meant for that API.
+Refuse = Callable[[HttpRequest, errors.ProxyError, str, Headers], HttpReply | None]
+_CHAT = "api.endpoints.chat:ChatEndpoint.create"
 # fmt: off
-_TABLE: tuple[tuple[str, str, str, str | SmallEndpoint], ...] = (
-    ("chat completions", "POST",   "[/v1]/chat/completions",         "api.endpoints.chat:ChatEndpoint.create"),
-    ("chat completions", "POST",   "/openai/deployments/{}/chat/completions", "api.endpoints.chat:ChatEndpoint.create"),
-    ("responses",        "POST",   "[/v1]/responses",                _RESPONSES + "ResponsesEndpoint.create"),
-    ("responses",        "GET",    "[/v1]/responses",                _refuse_websocket),
-    ("input tokens",     "POST",   "[/v1]/responses/input_tokens",   _RESPONSES + "ResponsesEndpoint.input_tokens"),
-    ("compaction",       "POST",   "[/v1]/responses/compact",        _RESPONSES + "ResponsesEndpoint.compact"),
-    ("response",         "GET",    "[/v1]/responses/{}",             _RESPONSES + "StoredEndpoint.retrieve"),
-    ("response",         "DELETE", "[/v1]/responses/{}",             _RESPONSES + "StoredEndpoint.delete"),
-    ("response",         "GET",    "[/v1]/responses/{}/input_items", _RESPONSES + "StoredEndpoint.input_items"),
-    ("response",         "POST",   "[/v1]/responses/{}/cancel",      _RESPONSES + "StoredEndpoint.cancel"),
-    ("messages",         "POST",   "[/v1]/messages",                 _MESSAGES + "MessagesEndpoint.create"),
-    ("messages",         "POST",   "[/v1]/messages/count_tokens",    _MESSAGES + "MessagesEndpoint.count_tokens"),
-    ("session",          "POST",   "/sessions/create",               _SESSIONS + "SessionsEndpoint.create"),
-    ("session",          "POST",   "/v1/sessions",                   _SESSIONS + "SessionsEndpoint.create"),
-    ("sessions",         "GET",    "[/v1]/sessions",                 _SESSIONS + "SessionsEndpoint.list"),
-    ("session",          "GET",    "/{session}",                     _SESSIONS + "SessionsEndpoint.retrieve"),
-    ("session",          "DELETE", "/{session}",                     _SESSIONS + "SessionsEndpoint.delete"),
-    ("session",          "GET",    "/{session}/nodes",               _SESSIONS + "SessionsEndpoint.nodes"),
-    ("session",          "GET",    "/{session}/export",              _SESSIONS + "SessionsEndpoint.export"),
-    ("render",           "POST",   "[/v1]/chat/completions/render",  _SESSIONS + "SessionsEndpoint.render"),
-    ("models",           "GET",    "[/v1]/models",                   _list_models),
-    ("model",            "GET",    "[/v1]/models/{}",                _retrieve_model),
-    ("health",           "GET",    "[/v1]/healthz",                  lambda *_: HttpReply.json({"ok": True})),
-    ("health",           "GET",    "/health",                        _SESSIONS + "SessionsEndpoint.health"),
+CORE_ROUTES: tuple[Row, ...] = (
+    ("chat completions", "POST", "[/v1]/chat/completions",                    _CHAT),
+    ("chat completions", "POST", "/openai/deployments/{}/chat/completions",   _CHAT),
+    ("models",           "GET",  "[/v1]/models",                              _list_models),
+    ("model",            "GET",  "[/v1]/models/{}",                           _retrieve_model),
+    ("health",           "GET",  "[/v1]/healthz",                             lambda *_: HttpReply.json({"ok": True})),
 )
 # fmt: on
 
@@ -134,7 +109,41 @@ def _route(name: str, method: str, path: str, endpoint: str | SmallEndpoint) -> 
     return Route(name, ("GET", "HEAD") if method == "GET" else (method,), pattern, endpoint, api)
 
 
-ROUTES = tuple(_route(*row) for row in _TABLE)
+class Routes:
+    """All routes, and the shapes of errors besides OpenAI's. Called by any thread; immutable."""
+
+    def __init__(self, rows: Iterable[Row], refusals: Iterable[str] = ()) -> None:
+        """A refusal is the name of a Refuse, imported with the first request that fails."""
+        self.all = tuple(_route(*row) for row in rows)
+        self._refusals = tuple(refusals)
+        self.find = lru_cache(64)(self._find)
+
+    def _find(self, method: str, sent_path: str) -> tuple[Route, str] | None:
+        """The route of a request, and the part of the path that its endpoint is called with."""
+        path = _normalize(sent_path)
+        methods: list[str] = []
+        for route in self.all:
+            if (match := route.path.fullmatch(path)) is not None:
+                if method in route.methods:
+                    return route, match[1] if match.re.groups else ""
+                methods += route.methods
+        if methods:
+            allow = ", ".join([*methods, "OPTIONS"])
+            raise errors.MethodNotAllowed(f"This path answers {allow}.", allow)
+        return None
+
+    def refuse(self, request: HttpRequest, error: errors.ProxyError, headers: Headers) -> HttpReply:
+        """The error in the shape of the API that the request is meant for."""
+        request_id = new_request_id()
+        for name in self._refusals:
+            refuse: Refuse = _load(name)
+            if (reply := refuse(request, error, request_id, headers)) is not None:
+                return reply
+        if isinstance(error, errors.Unauthorized):
+            headers += (("WWW-Authenticate", "Bearer"),)
+        return HttpReply.json(error.payload(), error.status, (("x-request-id", request_id), *headers))
+
+
 # The header with the id that clients quote in a report, by API; an endpoint may have set it.
 _REQUEST_ID_HEADERS = {"chat": "x-request-id", "responses": "x-request-id", "messages": "request-id"}
 
@@ -143,9 +152,10 @@ class App:
     """Called by any thread; immutable. The first call of `services` builds them."""
 
     def __init__(
-        self, config: ProxyConfig, services: "Callable[[], Services]", dashboard_url: str | None = None
+        self, config: ProxyConfig, services: "Callable[[], Services]", routes: Routes, dashboard_url: str | None = None
     ) -> None:
         self._config = config
+        self._routes = routes
         self._cors_headers = _CORS_HEADERS if config.cors else ()
         self._services = services
         self._dashboard_url = dashboard_url
@@ -157,7 +167,7 @@ class App:
         try:
             if request.method == "OPTIONS":
                 return HttpReply(204, headers=(("Allow", _METHODS), *self._cors_headers))
-            found = _find(request.method, request.path)
+            found = self._routes.find(request.method, request.path)
             if found is None:
                 return self._reply_without_route(request)
             route, group = found
@@ -192,7 +202,7 @@ class App:
             # Claude Code looks whether the base URL can be reached.
             return HttpReply(200)
         # The base URL of the API that the request is meant for.
-        if _speaks_messages(request):
+        if speaks_messages(request):
             remedy = "Messages are at /v1/messages: ANTHROPIC_BASE_URL is the address of this proxy without /v1."
         elif "/responses" in request.path:
             remedy = "Responses are at /v1/responses: the base URL of OpenAI clients ends in /v1."
@@ -209,7 +219,6 @@ class App:
         self._report_refused(error, request, route, report)
         if isinstance(error, errors.WrongKey) or (isinstance(error, errors.UpstreamRefused) and error.status == 401):
             error.add(key_setting(request))
-        request_id = new_request_id()
         headers: Headers = ()
         if isinstance(error, errors.MethodNotAllowed):
             headers = (("Allow", error.allow),)
@@ -218,14 +227,7 @@ class App:
         elif isinstance(error, errors.OverBudget):
             # OpenAI's and Anthropic's packages would try twice more.
             headers = (("x-should-retry", "false"),)
-        if _speaks_messages(request):
-            if anthropic.is_final(error):
-                headers = (("x-should-retry", "false"), *headers)
-            body = anthropic.failure(error, request_id)
-            return HttpReply.json(body, anthropic.status(error), (("request-id", request_id), *headers))
-        if isinstance(error, errors.Unauthorized):
-            headers += (("WWW-Authenticate", "Bearer"),)
-        return HttpReply.json(error.payload(), error.status, (("x-request-id", request_id), *headers))
+        return self._routes.refuse(request, error, headers)
 
     def _report_refused(
         self, error: BaseException, request: HttpRequest, route: str | None, report: "RequestReport | None"
@@ -247,18 +249,23 @@ def new_request_id() -> str:
 
 
 @cache
-def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply]]:
+def _load(name: str) -> Any:
+    """What a name stands for: the module below the package, a colon, and what is in it."""
     module, _, place = name.partition(":")
-    class_name, _, method = place.partition(".")
-    endpoint_class = getattr(import_module(f"deepseek_cursor_proxy.{module}"), class_name)
-    return endpoint_class, getattr(endpoint_class, method)
+    return getattr(import_module(f"deepseek_cursor_proxy.{module}"), place)
+
+
+@cache
+def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply]]:
+    class_name, _, method = name.rpartition(".")
+    return (endpoint_class := _load(class_name)), getattr(endpoint_class, method)
 
 
 _MESSAGES_PATH = re.compile(r"(?:/[^/]+)?(?:/v1)?/messages(?:/|\Z)")
 _OPENAI_PATH = re.compile(r"(?:/v1)?/(?:chat|responses|openai)(?:/|\Z)")
 
 
-def _speaks_messages(request: HttpRequest) -> bool:
+def speaks_messages(request: HttpRequest) -> bool:
     """Whether a request is meant for Anthropic's API, even at an unknown path."""
     path = _normalize(request.path)
     if _MESSAGES_PATH.match(path):
@@ -275,19 +282,3 @@ def _loggable(request: HttpRequest) -> str:
 def _normalize(path: str) -> str:
     """A path without the slashes that base URLs and their users add, and with one /v1 of several."""
     return re.sub(r"^(?:/v1)+(?=/)", "/v1", re.sub(r"/{2,}", "/", path).rstrip("/"))
-
-
-@lru_cache(64)
-def _find(method: str, sent_path: str) -> tuple[Route, str] | None:
-    """The route of a request, and the part of the path that its endpoint is called with."""
-    path = _normalize(sent_path)
-    methods: list[str] = []
-    for route in ROUTES:
-        if (match := route.path.fullmatch(path)) is not None:
-            if method in route.methods:
-                return route, match[1] if match.re.groups else ""
-            methods += route.methods
-    if methods:
-        allow = ", ".join([*methods, "OPTIONS"])
-        raise errors.MethodNotAllowed(f"This path answers {allow}.", allow)
-    return None

@@ -200,9 +200,10 @@ def _open_admin(
 ) -> "AdminService | None":
     """The admin listener. The proxy also runs without one, unless the settings name its host."""
     from deepseek_cursor_proxy.features.dashboard.service import AdminService
+    from deepseek_cursor_proxy.proxy import ADMIN_ROUTES
 
     try:
-        admin = AdminService(server, loaded, config_path)
+        admin = AdminService(server, loaded, config_path, ADMIN_ROUTES)
     except StartupError as error:
         if loaded.origins["admin_host"] != "default":
             raise

@@ -1,6 +1,7 @@
 """ClientRequest, one request of a caller with all that is known about it, and RequestReport, its events."""
 
 import copy
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -172,6 +173,14 @@ class AnswerCache(Protocol):
     def find(self, caller: bytes, url: str, body: bytes) -> "StreamedResponse | None": ...
     def wrap(self, read: Read) -> Read: ...
     def store_answer(self, reply: Reply, tokens: Tokens | None, cost: Cost | None) -> None: ...
+
+
+class RelayedApi(NamedTuple):
+    """An API of clients as another upstream has it, below its base URL, and the last event of its streams, if any."""
+
+    path: str
+    last_event: re.Pattern[bytes] | None = None
+    failure_events: Callable[[ProxyError], bytes] = lambda error: b""
 
 
 # Until the endpoint has parsed the body.

@@ -1,37 +1,47 @@
-"""Services: what every endpoint and exchange of the core uses: the store, the upstreams, the observers.
+"""Services: what every endpoint and exchange uses: the store, the upstreams, the observers, and the features.
 
-`proxy.Proxy` adds the features. The methods at the end are the places where one takes part in a request of the core;
-here they do nothing.
+`proxy.build` opens the features. Where one takes part in a request, `Services` has a function, which does nothing
+unless the feature has put its own there.
 """
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.model_names import vision_model
 from deepseek_cursor_proxy.deepseek.prices import PriceList
 from deepseek_cursor_proxy.exchange.client_request import Admission, ClientRequest, RequestReport
+from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.exchange.upstreams import Upstreams
 from deepseek_cursor_proxy.observers.console import Console
-from deepseek_cursor_proxy.observers.events import Handlers, Observers
+from deepseek_cursor_proxy.observers.events import Observers
 from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.reasoning.chats import Chats
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.learned import KeyNamespaces, ReasoningForms
+from deepseek_cursor_proxy.storage.private_files import InstallationSecret, given_secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.config.named_keys import NamedKey
+    from deepseek_cursor_proxy.exchange.client_request import RelayedApi
+    from deepseek_cursor_proxy.http1.messages import HttpReply
 
 _log = logging.getLogger(__name__)
+
+
+AnyFeature = TypeVar("AnyFeature", bound=Feature)
 
 
 class PathSession(Protocol):
@@ -46,6 +56,8 @@ class Services:
     config: ProxyConfig
     access: Access
     reasoning_store: ReasoningStore
+    # Seals what clients hold for us.
+    secret: InstallationSecret
     chats: Chats
     # Saves time only; see chat_memory.
     memory: ChatMemory
@@ -55,21 +67,80 @@ class Services:
     reasoning_forms: ReasoningForms
     key_namespaces: KeyNamespaces
     prices: PriceList
+    counter: TokenCounter
     # Rebuilt at SIGHUP; an observer that must survive, or that an endpoint reads, is a field of its own.
     observers: Observers
     request_log: RequestLog
     # Numbers requests for the log; next() on a count is atomic.
     numbers: Iterator[int]
+    # In the order in which they were opened.
+    features: tuple[Feature, ...] = ()
+
+    # Where features take part …
+
+    # The session of a caller with the id in the path. Raises Unusable.
+    find_session: Callable[[bytes, str], PathSession | None] = lambda caller, session: None
+    # The request, with the response cache if it is to use it.
+    use_cache: Callable[[ClientRequest], ClientRequest] = lambda client: client
+    # Reserve what a named key may use for a generation, or for a body that another upstream gets as it came, of so many
+    # bytes; None if nothing limits it. Raises a ProxyError.
+    admit_chat: "Callable[[Services, NamedKey, ChatRequest], Admission | None]" = lambda services, named, request: None
+    admit_passthrough: "Callable[[Services, NamedKey, Mapping[str, Any], int], Admission | None]" = (
+        lambda services, named, body, size: None
+    )
+    # The reply of another upstream, if the model of the body is its.
+    relay: "Callable[[Services, ClientRequest, RelayedApi, bytes], HttpReply | None]" = (
+        lambda services, client, api, raw: None
+    )
+    # By the API of the client, that of DeepSeek which runs searches for it.
+    search_apis: Mapping[str, UpstreamApi] = field(default_factory=dict)
 
     @classmethod
     def build(cls, config: ProxyConfig, reasoning_store: ReasoningStore) -> "Services":
-        return build_core(config, reasoning_store, Access(config))
+        """The core alone."""
+        _warn_of_pictures(config)
+        access, client, database = Access(config), UpstreamClient(config), reasoning_store.database
+        forms, request_log = ReasoningForms(database), RequestLog()
+        return cls(
+            config=config,
+            access=access,
+            reasoning_store=reasoning_store,
+            secret=InstallationSecret(Path(database.path), given_secret(config.secret_file)),
+            chats=Chats(),
+            memory=ChatMemory(),
+            upstream=client,
+            upstreams=Upstreams(config, forms, client.call_limits, owner_key(config, access)),
+            reasoning_forms=forms,
+            key_namespaces=KeyNamespaces(database),
+            prices=PriceList(config),
+            counter=TokenCounter(config),
+            observers=_build_observers(config, request_log),
+            request_log=request_log,
+            numbers=itertools.count(1),
+        )
 
-    def rebuild(self, config: ProxyConfig) -> Self:
+    def add(self, feature: Feature, **functions: Any) -> "Services":
+        """The services with one more feature, and its functions in place of those above."""
+        return replace(self, features=(*self.features, feature), **functions)
+
+    def start(self) -> "Services":
+        """The services whose features are all there."""
+        for feature in self.features:
+            feature.start(self)
+        return replace(self, observers=_build_observers(self.config, self.request_log, self.features))
+
+    def get(self, kind: type[AnyFeature]) -> AnyFeature:
+        """The feature of this class, which must be there."""
+        return next(feature for feature in self.features if isinstance(feature, kind))
+
+    def has(self, name: str) -> bool:
+        return any(feature.name == name for feature in self.features)
+
+    def rebuild(self, config: ProxyConfig) -> "Services":
         """The services for another configuration, which take over all that survives the change."""
         _warn_of_pictures(config)
         access, client = Access(config, self.access), UpstreamClient(config)
-        return replace(
+        services = replace(
             self,
             config=config,
             access=access,
@@ -78,8 +149,10 @@ class Services:
                 config, self.reasoning_forms, client.call_limits, owner_key(config, access), self.upstreams
             ),
             prices=PriceList(config),
-            observers=build_observers(config, self.request_log),
         )
+        for feature in self.features:
+            feature.reconfigure(services)
+        return replace(services, observers=_build_observers(config, self.request_log, self.features))
 
     def open_report(self, api: str, path_session: str = "") -> RequestReport:
         """The report of a new request, which came by this API, perhaps below the path of a session."""
@@ -93,68 +166,34 @@ class Services:
             namespace = self.key_namespaces.get(group.holder, base_url, namespace)
         return namespace
 
+    def accept(self, caller: bytes) -> None:
+        """An upstream has accepted the caller's key."""
+        for feature in self.features:
+            feature.accept(caller)
+
+    def flush(self) -> None:
+        for feature in self.features:
+            feature.flush()
+
     def close_upstream(self) -> None:
         """New services have taken over: running exchanges may finish, then their connections are closed."""
         self.upstream.close()
 
+    def drain(self, seconds: float) -> None:
+        for feature in self.features:
+            feature.drain(seconds)
+
     def close(self) -> None:
+        # First, because such work writes into what is closed next.
+        self.drain(0)
+        for feature in reversed(self.features):
+            feature.close()
         self.upstream.close()
 
-    # Where features take part …
 
-    def find_session(self, caller: bytes, session: str) -> PathSession | None:
-        """The session of a caller with the id in the path; None if there is none. Raises Unusable."""
-        return None
-
-    def use_cache(self, client: ClientRequest) -> ClientRequest:
-        """The request, with the response cache if it is to use it."""
-        return client
-
-    def admit_chat(self, named: "NamedKey", request: ChatRequest) -> Admission | None:
-        """Reserve what a generation of a named key may use; None if nothing limits it. Raises a ProxyError."""
-        return None
-
-    def admit_passthrough(self, named: "NamedKey", body: Mapping[str, Any], size: int) -> Admission | None:
-        """The same for a request that another upstream gets as it came."""
-        return None
-
-    def accept(self, caller: bytes) -> None:
-        """Write what was held for a caller until an upstream accepted its key (see `access`)."""
-
-    def drain(self, seconds: float) -> None:
-        """Let work that no client waits for finish for that long, then end it."""
-
-
-def build_core(
-    config: ProxyConfig,
-    reasoning_store: ReasoningStore,
-    access: Access,
-    keep_first: Callable[[str, bytes], bytes | None] | None = None,
-) -> Services:
-    """`keep_first`: see KeyNamespaces."""
-    _warn_of_pictures(config)
-    client, database, request_log = UpstreamClient(config), reasoning_store.database, RequestLog()
-    forms = ReasoningForms(database)
-    return Services(
-        config=config,
-        access=access,
-        reasoning_store=reasoning_store,
-        chats=Chats(),
-        memory=ChatMemory(),
-        upstream=client,
-        upstreams=Upstreams(config, forms, client.call_limits, owner_key(config, access)),
-        reasoning_forms=forms,
-        key_namespaces=KeyNamespaces(database, keep_first),
-        prices=PriceList(config),
-        observers=build_observers(config, request_log),
-        request_log=request_log,
-        numbers=itertools.count(1),
-    )
-
-
-def build_observers(config: ProxyConfig, request_log: RequestLog, *more: Handlers) -> Observers:
+def _build_observers(config: ProxyConfig, request_log: RequestLog, features: Iterable[Feature] = ()) -> Observers:
     console = Console(verbose=config.verbose, colour=has_colours())
-    return Observers(console.handlers, request_log.handlers, *more)
+    return Observers(console.handlers, request_log.handlers, *(feature.handlers() for feature in features))
 
 
 def owner_key(config: ProxyConfig, access: Access) -> str | None:

@@ -12,7 +12,7 @@ import logging
 import secrets
 import threading
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
@@ -38,6 +38,17 @@ _MOST_NAMES = 20
 _REPAIR_LENGTH = 1000
 
 
+class Percentiles(NamedTuple):
+    p50: float
+    p95: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Percentiles | None":
+        ordered = sorted(values)
+        last = len(ordered) - 1
+        return cls(ordered[round(last * 0.5)], ordered[round(last * 0.95)]) if ordered else None
+
+
 class TurnMark(NamedTuple):
     """Where the reasoning of one assistant message came from: store, client, display, empty, missing or none."""
 
@@ -47,6 +58,15 @@ class TurnMark(NamedTuple):
     proof: str
 
 
+# By which key a reasoning was found, or why not.
+PROOFS = {
+    "exact": "this message after exactly this history",
+    "call": "the id of one of its calls",
+    "result": "the id of the result it answers",
+    "near": "this message after the same last messages",
+    "contradicted near": "another chat had the same last messages, and the thinking block shows another reasoning",
+    "unknown": "never seen by this proxy, or forgotten",
+}
 _SOURCES = ("none", "store", "client", "display", "empty", "missing")
 _PROOFS = ("", "exact", "call", "result", "near", "contradicted near", "unknown")
 _NO_REPAIRS: Mapping[str, int] = MappingProxyType({})

@@ -18,6 +18,7 @@ from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
@@ -27,7 +28,7 @@ from deepseek_cursor_proxy.server.connections import Connections
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.proxy import Proxy
+    from deepseek_cursor_proxy.exchange.services import Services
 
 _log = logging.getLogger(__name__)
 
@@ -63,14 +64,14 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         self.connections = Connections("client", Overloaded(_TOO_MANY, retry_after=1))
         # Protects what is built from `config`, and `config` itself, which `reconfigure` replaces while requests run.
         self._build_lock = threading.Lock()
-        self._services: Proxy | None = None
+        self._services: Services | None = None
         self._app: App | None = None
         # Of the tunnel to us.
         self.tunnel_url = ""
         # For the page at /: where the dashboard is, if there is one.
         self.dashboard_url: str | None = None
         # Called with new services before any request uses them; again after a reload.
-        self.on_services: Callable[[Proxy], object] = lambda services: None
+        self.on_services: Callable[[Services], object] = lambda services: None
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
@@ -84,10 +85,13 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
     def app(self) -> App:
         """The app, built for the first request; if two threads build one, both are the same."""
         if self._app is None:
-            self._app = App(self.config, self.services, self.dashboard_url)
+            self._app = self._make_app(self.config)
         return self._app
 
-    def services(self) -> "Proxy":
+    def _make_app(self, config: ProxyConfig) -> App:
+        return App(config, self.services, proxy.ROUTES, self.dashboard_url)
+
+    def services(self) -> "Services":
         """The services, built once, for the first request that needs them: they are most of the program."""
         if self._services is None:
             with self._build_lock:
@@ -100,15 +104,15 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         with contextlib.suppress(Exception):
             self.services()
 
-    def _build_services(self, config: ProxyConfig) -> "Proxy":
+    def _build_services(self, config: ProxyConfig) -> "Services":
         try:
             from deepseek_cursor_proxy.api.endpoints import chat  # noqa: F401  (imports the rest of what a chat needs)
-            from deepseek_cursor_proxy.proxy import Proxy
+
+            former = self._services
+            services = proxy.build(config, self.reasoning_store) if former is None else former.rebuild(config)
         except OSError:
             # A file of ours cannot be read, because there are no descriptors left.
             raise Overloaded(_TOO_MANY, retry_after=1) from None
-        former = self._services
-        services = Proxy.build(config, self.reasoning_store) if former is None else former.rebuild(config)
         services.access.set_tunnel_host(urlsplit(self.tunnel_url).hostname or "")
         self.on_services(services)
         return services
@@ -126,7 +130,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             # Built first: a failure changes nothing.
             former, self._services = self._services, self._build_services(config)
             self.config = config
-            self._app = App(config, self.services, self.dashboard_url)
+            self._app = self._make_app(config)
         if former is not None:
             former.close_upstream()
 
@@ -166,6 +170,6 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         if (services := self._built_services()) is not None:
             services.close()
 
-    def _built_services(self) -> "Proxy | None":
+    def _built_services(self) -> "Services | None":
         with self._build_lock:
             return self._services

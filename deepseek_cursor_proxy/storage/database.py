@@ -179,6 +179,9 @@ class Database:
         fault = fault_of(error)
         if fault is None:
             if isinstance(error, sqlite3.Error):
+                if self._write_fault is not None and "no such table" in str(error):
+                    # It could not be created (`require`).
+                    raise self._write_fault.copy() from None
                 raise Refused(str(error)) from error
             return
         self._write_fault = fault.copy()

@@ -84,11 +84,11 @@ class KeyNamespaces:
     thread; if two look a name up, both find the same.
     """
 
-    def __init__(self, database: Database, keep_first: Callable[[str, bytes], bytes | None] | None = None) -> None:
-        """`keep_first` asks an engine that several proxies share; it returns None if that does not answer."""
+    def __init__(self, database: Database) -> None:
         self._database = database
         self._faults = FaultGuard(_log, "names of keys")
-        self._keep_first = keep_first
+        # Asks an engine that several proxies share; it returns None if that does not answer.
+        self.keep_first: Callable[[str, bytes], bytes | None] | None = None
         self._known: dict[tuple[str, str], bytes] = {}
 
     def get(self, name: str, base_url: str, own: bytes) -> bytes:
@@ -102,7 +102,7 @@ class KeyNamespaces:
         if found is None:
             # The file cannot be used; another process may have another namespace for the name.
             return own
-        first = found if self._keep_first is None else self._keep_first(f"{name} {base_url}", found)
+        first = found if self.keep_first is None else self.keep_first(f"{name} {base_url}", found)
         if first is None:
             return found
         if first != found:

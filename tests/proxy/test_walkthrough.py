@@ -13,10 +13,9 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
 from deepseek_cursor_proxy.server.client_connection import ClientConnection
 from deepseek_cursor_proxy.upstream import response
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules, weather_responder
-from tests.proxy.features.traces.test_trace import CALLED
 from tests.support.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool
 from tests.support.harness import PATIENCE, SocketTestCase, chat_body, read_until
-from tests.support.histories import TOOLS, tool_calls
+from tests.support.histories import CALLED, TOOLS, tool_calls
 from tests.support.polling import eventually
 from tests.support.raw_streams import EVENT_STREAM, raw_stream, streamed
 

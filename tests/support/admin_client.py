@@ -8,6 +8,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
 from deepseek_cursor_proxy.features.dashboard.service import AdminService
+from deepseek_cursor_proxy.proxy import ADMIN_ROUTES
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase
 
@@ -19,7 +20,7 @@ class AdminCase(SocketTestCase):
         """The admin listener of a proxy, at any free port."""
         server = (proxy or self.running).server
         loaded = LoadedConfig(server.config, {each.field: "default" for each in DECLARATIONS})
-        service = AdminService(server, loaded, config_path)
+        service = AdminService(server, loaded, config_path, ADMIN_ROUTES)
         # Cleanups run last to first: it is closed before the proxy, as `serve` does it.
         self.addCleanup(service.close)
         return service

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.exchange import failover
-from deepseek_cursor_proxy.features.usage import ledger
-from deepseek_cursor_proxy.proxy import Proxy
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import FakeDeepSeek
@@ -68,7 +68,6 @@ class SocketTestCase(unittest.TestCase):
         threads = threading.enumerate()
         self.enterContext(mock.patch.object(failover, "_FIRST_PAUSE_SECONDS", 0.02))
         # Its thread is gone soon after a request, for tests that count threads.
-        self.enterContext(mock.patch.object(ledger.WaitingRequests, "seconds_between_batches", 0.01))
         # Cleanups run last to first: this counts after everything has been closed.
         self.addCleanup(self._assert_threads_are_gone, threads)
         self.fake = self.enterContext(FakeDeepSeek())
@@ -92,10 +91,10 @@ class SocketTestCase(unittest.TestCase):
         """A proxy that has nothing but the secret of the others in this folder."""
         return self.proxy(ReasoningStore(self.folder / f"{secrets.token_hex(4)}.sqlite3"), **settings)
 
-    def build_services(self, **settings: Any) -> Proxy:
+    def build_services(self, **settings: Any) -> Services:
         """What a proxy is made of, without its server."""
         store = self.enterContext(contextlib.closing(ReasoningStore(":memory:")))
-        return self.enterContext(contextlib.closing(Proxy.build(_config(self.fake.url, settings), store)))
+        return self.enterContext(contextlib.closing(proxy.build(_config(self.fake.url, settings), store)))
 
     def route(self) -> tuple[FakeDeepSeek, dict[str, str]]:
         """A server besides DeepSeek, and the route to it, whose key is sk-of-the-route."""

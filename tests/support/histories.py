@@ -34,3 +34,11 @@ def result(call_id: str, text: str = "ok") -> Message:
 def new_chat() -> Chat:
     """A memory for one chat whose requests are not made of bodies."""
     return ChatMemory().open_response("")
+
+
+# An assistant's turn with a call, whose reasoning no proxy has seen.
+CALLED = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "call_9", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}],
+}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from unittest import mock
 
+from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.errors import (
@@ -28,7 +29,6 @@ from deepseek_cursor_proxy.exchange import failover
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.failover import Retries
 from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChanged
-from deepseek_cursor_proxy.proxy import Proxy
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.breaker import Breaker
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
@@ -235,7 +235,7 @@ class World:
         self.config = ProxyConfig(retry_budget=case.budget, **settings)
         store = ReasoningStore(":memory:")
         self._stack.callback(store.close)
-        services = Proxy.build(self.config, store)
+        services = proxy.build(self.config, store)
         self._stack.callback(services.close)
         services.upstream.close()
         self.call_limits = _Limits(self)

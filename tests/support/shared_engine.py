@@ -36,7 +36,7 @@ class EngineTestCase(unittest.TestCase):
         self.log: list[str] = []
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: self.log.append(record.getMessage())  # type: ignore[method-assign]
-        for name in ("features.redis", "storage.database", "features.keys.limits"):
+        for name in ("features.redis", "features.keys", "storage.database"):
             log = logging.getLogger(f"deepseek_cursor_proxy.{name}")
             log.addHandler(handler)
             self.addCleanup(log.removeHandler, handler)

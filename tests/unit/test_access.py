@@ -480,7 +480,8 @@ class TestKnownCallers(AccessTest):
         self.assertTrue(self.knows(self.access(access_keys=[OWNER]), OWNER))
 
     def test_a_caller_that_had_an_answer_in_an_earlier_run_is_known_also_after_a_reload(self) -> None:
-        former = Access(ProxyConfig(), environment={}, was_accepted_before={"of-the-owner"}.__contains__)
+        former = Access(ProxyConfig(), environment={})
+        former.ask_before({"of-the-owner"}.__contains__)
         for access in (former, Access(ProxyConfig(), former, environment={})):
             self.assertTrue(self.knows(access, OWNER, "of-the-owner"))
             self.assertFalse(self.knows(access, STRANGER, "of-a-stranger"))

@@ -6,14 +6,13 @@ from urllib.parse import unquote
 
 from deepseek_cursor_proxy.api import clients
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
-from deepseek_cursor_proxy.exchange.client_request import ClientRequest
-from deepseek_cursor_proxy.features.passthrough.endpoint import PassthroughApi
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter, failure_events
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 
-_API = PassthroughApi("/chat/completions", re.compile(rb"data: \[DONE\]"), failure_events)
+_API = RelayedApi("/chat/completions", re.compile(rb"data: \[DONE\]"), failure_events)
 
 
 class ChatEndpoint(GenerationEndpoint):

@@ -6,9 +6,10 @@ hosts, frames, guesses about types.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
@@ -21,8 +22,6 @@ from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.features.dashboard import requests, stats
 from deepseek_cursor_proxy.features.dashboard.context import AdminContext
 from deepseek_cursor_proxy.features.dashboard.running import PROOF_PATH, proof
-from deepseek_cursor_proxy.features.sessions import admin as sessions
-from deepseek_cursor_proxy.features.usage import admin as usage
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.redaction import safe_text
@@ -55,29 +54,34 @@ _TYPES = {
 }
 
 # Called with the context, the fields of the query and the groups of the path.
-_ENDPOINTS: tuple[tuple[str, Callable[..., HttpReply | dict[str, Any]]], ...] = (
+_Endpoint = Callable[..., HttpReply | dict[str, Any]]
+_ENDPOINTS: tuple[tuple[str, _Endpoint], ...] = (
     ("/healthz", lambda context, fields: {"status": "alive"}),
     ("/readyz", lambda context, fields: stats.ready(context)),
     (_METRICS, lambda context, fields: stats.metrics(context)),
     ("/api/stats", lambda context, fields: stats.stats(context)),
     ("/api/config", lambda context, fields: stats.settings(context)),
     ("/api/requests", requests.page),
-    ("/api/requests/(-?[0-9]{1,15})", lambda context, fields, id: requests.details(context, int(id))),
-    ("/api/usage", usage.report),
-    ("/api/keys", lambda context, fields: usage.keys(context)),
-    ("/api/sessions", lambda context, fields: sessions.sessions(context.services())),
-    (
-        "/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?",
-        lambda context, fields, session, node: sessions.find(context.services(), session, node),
-    ),
+    ("/api/requests/(-?[0-9]{1,15})", requests.details),
 )
+
+
+def _load(named: str | _Endpoint) -> _Endpoint:
+    """The endpoint; that of a feature is named by its module below the package, a colon, and its own name."""
+    if not isinstance(named, str):
+        return named
+    module, _, place = named.partition(":")
+    endpoint: _Endpoint = getattr(import_module(f"deepseek_cursor_proxy.{module}"), place)
+    return endpoint
 
 
 class AdminApp:
     """Called by the threads of the listener; `reload` by the main thread."""
 
-    def __init__(self, context: AdminContext) -> None:
+    def __init__(self, context: AdminContext, routes: Sequence[tuple[str, str]] = ()) -> None:
+        """`routes` are those of features, each with the name of its endpoint; they come before our own."""
         self._context = context
+        self._endpoints: tuple[tuple[str, str | _Endpoint], ...] = (*routes, *_ENDPOINTS)
         self._files = StaticFiles()
         self._secret = InstallationSecret(context.config.reasoning_content_path)
         self._access = AdminAccess(context)
@@ -105,9 +109,9 @@ class AdminApp:
             fields = dict(parse_qsl(request.query, max_num_fields=_MOST_FIELDS))
         except ValueError:
             raise errors.BadRequest("The query has too many fields.") from None
-        for pattern, endpoint in _ENDPOINTS:
+        for pattern, endpoint in self._endpoints:
             if (match := re.fullmatch(pattern, request.path)) is not None:
-                found = endpoint(self._context, fields, *match.groups())
+                found = _load(endpoint)(self._context, fields, *match.groups())
                 return found if isinstance(found, HttpReply) else HttpReply.json(found)
         raise errors.NotFound(
             "There is nothing at this path of the dashboard's port; the API is at the proxy's own port."
@@ -117,7 +121,7 @@ class AdminApp:
         if (nonce := _NONCE.fullmatch(query)) is None:
             raise errors.BadRequest("The proof wants a nonce of 32 hexadecimal digits.")
         # A command asks, which may read the ledger next.
-        self._context.services().ledger.flush()
+        self._context.services().flush()
         answer = proof(self._secret.read(), self._context.url, nonce[1])
         return HttpReply(200, answer.encode(), (("Content-Type", "text/plain"),))
 

@@ -2,14 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
+from deepseek_cursor_proxy.exchange.feature import Recent
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.features.dashboard import running
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.database import StoreSize
@@ -17,35 +18,11 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.features.dashboard.metrics import Statistics
-    from deepseek_cursor_proxy.proxy import Proxy
 
 
-# A report serves all pages that ask for it; monitors cannot make the proxy knock at the upstream all the time; counting
-# the rows of a large store takes a while.
-_REPORT_SECONDS = 5.0
+# Monitors cannot make the proxy knock at the upstream all the time; counting the rows of a large store takes a while.
 _PROBE_SECONDS = 10.0
 _COUNT_SECONDS = 60.0
-_MOST_RECENT = 16
-
-
-class Recent:
-    """Values that take long to compute, each used for some seconds. The lock protects them; one thread computes."""
-
-    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
-        self.now = now
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._values: dict[object, tuple[float, Any]] = {}
-
-    def read(self, key: object, compute: Callable[[], Any]) -> Any:
-        with self._lock:
-            computed_at, value = self._values.get(key, (float("-inf"), None))
-            if value is None or self.now() - computed_at >= self._seconds:
-                value = compute()
-                while len(self._values) >= _MOST_RECENT:
-                    del self._values[next(iter(self._values))]
-                self._values[key] = self.now(), value
-            return value
 
 
 class AdminContext:
@@ -60,7 +37,6 @@ class AdminContext:
         self.public_url: str | None = None
         self.is_stopping = False
         self.url = url
-        self.reports = Recent(_REPORT_SECONDS)
         self.probes = Recent(_PROBE_SECONDS)
         self._counts = Recent(_COUNT_SECONDS)
         # As of the last count that worked.
@@ -87,14 +63,14 @@ class AdminContext:
         host, port, *_ = self.server.server_address
         return f"{local_url(str(host), port)}/v1"
 
-    def services(self) -> "Proxy":
+    def services(self) -> Services:
         return self.server.services()
 
     def statistics(self) -> "Statistics":
         """What all requests so far add up to."""
         return self._observe(self.services())
 
-    def _observe(self, services: "Proxy") -> "Statistics":
+    def _observe(self, services: Services) -> "Statistics":
         """Count from now on, which is before the first request; the request log survives a reload."""
         # Only here: listening does not need it.
         from deepseek_cursor_proxy.features.dashboard.metrics import Statistics

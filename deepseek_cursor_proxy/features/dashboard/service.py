@@ -12,7 +12,7 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -50,8 +50,14 @@ _BUSY = frozenset({errno.EADDRINUSE, errno.EACCES} if os.name == "nt" else {errn
 class AdminService:
     """Opened, reloaded and closed by the main thread; the threads of its connections read `config` and `app`."""
 
-    def __init__(self, server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path) -> None:
-        """StartupError if `admin_host` is no address of this machine."""
+    def __init__(
+        self,
+        server: DeepSeekProxyServer,
+        loaded: LoadedConfig,
+        config_path: Path,
+        routes: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """`routes`: see AdminApp. StartupError if `admin_host` is no address of this machine."""
         config = loaded.config
         # First: a failure leaves nothing behind.
         self._listener = listen(config.admin_host, config.admin_port)
@@ -63,6 +69,7 @@ class AdminService:
         # Protects `_app`: one thread builds it.
         self._build_lock = threading.Lock()
         self._app: AdminApp | None = None
+        self._routes = routes
         self._connections = Connections("admin-client", Overloaded(_TOO_MANY, retry_after=1))
         thread = start_thread(partial(self._connections.accept, self._listener, self._accept), "admin-accept")
         if thread is None:
@@ -86,7 +93,7 @@ class AdminService:
                 from deepseek_cursor_proxy.features.dashboard.app import AdminApp
 
                 with self._build_lock:
-                    self._app = self._app or AdminApp(self.context)
+                    self._app = self._app or AdminApp(self.context, self._routes)
             return self._app
         except OSError:
             raise Overloaded("No file can be opened at the moment.", retry_after=1) from None

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, starmap
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,17 +19,15 @@ from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig
 from deepseek_cursor_proxy.deepseek.model_names import MODELS
 from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.exchange.feature import Recent
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.features.dashboard import requests
-from deepseek_cursor_proxy.features.dashboard.context import AdminContext, Recent
+from deepseek_cursor_proxy.features.dashboard.context import AdminContext
 from deepseek_cursor_proxy.features.dashboard.metrics import CONTENT_TYPE, OTHER, Metric, gauge_by, metric, render
-from deepseek_cursor_proxy.features.usage import admin as usage
-from deepseek_cursor_proxy.features.usage.report import Percentiles
 from deepseek_cursor_proxy.http1.messages import HttpReply
-from deepseek_cursor_proxy.observers.request_log import RequestRecord
-from deepseek_cursor_proxy.proxy import Proxy
+from deepseek_cursor_proxy.observers.request_log import Percentiles, RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit
 
 _HOUR = 3600.0
@@ -42,12 +41,11 @@ def ready(context: AdminContext) -> HttpReply:
     reasons += why_not_ready(services, context.probes)
     if reasons:
         return HttpReply.json({"status": "not ready", "reasons": reasons}, 503)
-    # Without its engine the proxy works alone: a balancer that took it away would help no client.
-    engine = {} if services.shared is None else {"engine": services.shared.fault or "shared"}
-    return HttpReply.json({"status": "ready", **engine})
+    facts = (each.readiness() for each in services.features)
+    return HttpReply.json({"status": "ready", **dict(chain(*(each.items() for each in facts)))})
 
 
-def why_not_ready(services: Proxy, probes: Recent) -> list[str]:
+def why_not_ready(services: Services, probes: Recent) -> list[str]:
     """The reasons; none if it is ready."""
     fault = services.reasoning_store.database.fault
     reasons = [f"the store cannot be used: {fault}"] if fault is not None else []
@@ -56,7 +54,7 @@ def why_not_ready(services: Proxy, probes: Recent) -> list[str]:
     return reasons
 
 
-def _probe(services: Proxy) -> str:
+def _probe(services: Services) -> str:
     """Why no upstream can be reached; empty if one can."""
     failures = []
     for upstream in services.upstreams.all:
@@ -88,12 +86,9 @@ def stats(context: AdminContext) -> dict[str, Any]:
         "last_minutes": _last_minutes(context, [request.age_seconds for request in running]),
         "newest_request": ended[0].number if ended else None,
         **_last_hour(ended, now),
-        "today": usage.today(context),
         "store": _store(context),
-        "cache": _cache(services),
+        **dict(chain(*(each.facts(services).items() for each in services.features))),
         "process": _process(),
-        "named_keys": len(services.config.keys) + len(services.config.groups),
-        "sessions": services.sessions.count(),
         "tracing": context.config.trace_dir is not None,
         "currency": services.config.currency,
     }
@@ -152,22 +147,6 @@ def _store(context: AdminContext) -> dict[str, Any]:
     }
 
 
-def _cache(services: Proxy) -> dict[str, Any] | None:
-    """The response cache, since its store was made; None when that cannot be read."""
-    try:
-        found = services.response_cache.stats(services.prices.currency)
-    except Unusable:
-        return None
-    return {
-        "hits": found.totals.hits,
-        "misses": found.totals.misses,
-        "entries": found.entries,
-        "bytes": found.bytes,
-        "saved_tokens": found.totals.tokens,
-        "saved": round(found.totals.money, 6),
-    }
-
-
 def _process() -> dict[str, Any]:
     return {
         "pid": os.getpid(),
@@ -210,9 +189,8 @@ def _gauges(context: AdminContext) -> Iterator[Metric]:
     yield gauge_by("dcp_store_rows", help, "table", size.rows.items())
     yield metric("dcp_store_bytes", "Size of the store's file.", size.bytes)
     yield metric("dcp_store_faults_total", "Times that the store could not be used.", database.fault_count, "counter")
-    if services.shared is not None:
-        help = "1 if this proxy shares its state on the engine, 0 while it works alone."
-        yield metric("dcp_engine_up", help, int(not services.shared.fault))
+    for feature in services.features:
+        yield from starmap(metric, feature.gauges())
 
 
 def _limit_names(context: AdminContext) -> set[str]:

@@ -5,3 +5,5 @@ limits       Limiter: what keys and groups may use, reserved before a call and s
 admission    one request in the limits
 store        what is spent and reserved, tables of the store's file
 """
+
+ADMIN_ROUTES = (("/api/keys", "features.keys.admin:keys"),)

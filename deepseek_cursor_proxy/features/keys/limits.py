@@ -25,11 +25,11 @@ from datetime import UTC, datetime
 from itertools import chain, starmap
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.config.named_keys import KeyGroup, Limits, NamedKey, format_moment
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.deepseek.prices import USD, format_amount
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, PriceUnknown
-from deepseek_cursor_proxy.config.named_keys import KeyGroup, Limits, NamedKey, format_moment
 from deepseek_cursor_proxy.features.keys.store import (
     LEASE_SECONDS,
     Counter,

@@ -24,7 +24,7 @@ LEASE_SECONDS = 20.0
 # A request that is settled again within this time is recognised.
 SETTLED_SECONDS = 24 * 3600.0
 
-_TABLES = """
+TABLES = """
 -- What named keys and groups have spent and reserved of their limits, and the requests that count already.
 CREATE TABLE limit_counters (
     holder TEXT NOT NULL, name TEXT NOT NULL, resets INTEGER NOT NULL, spent INTEGER NOT NULL,
@@ -135,7 +135,7 @@ class LimitTables:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        database.require(_TABLES)
+        database.require(TABLES)
         self._pruned_at = float("-inf")
 
     def _transaction(self) -> Transaction:

@@ -5,3 +5,15 @@ request      what only this API has in a request
 writer       its answers and events
 errors       its failures
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.api.routes import Row
+
+_ENDPOINT = "features.messages.endpoints:MessagesEndpoint."
+ROUTES: "tuple[Row, ...]" = (
+    ("messages", "POST", "[/v1]/messages", _ENDPOINT + "create"),
+    ("messages", "POST", "[/v1]/messages/count_tokens", _ENDPOINT + "count_tokens"),
+)
+REFUSE = "features.messages.errors:refuse"

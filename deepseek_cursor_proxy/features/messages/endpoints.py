@@ -3,14 +3,13 @@
 import re
 import secrets
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.api.clients import is_small_job
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
 from deepseek_cursor_proxy.api.routes import new_request_id
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.exchange.client_request import ClientRequest
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
 from deepseek_cursor_proxy.features.messages.request import parse
 from deepseek_cursor_proxy.features.messages.writer import (
     MessageHead,
@@ -19,25 +18,18 @@ from deepseek_cursor_proxy.features.messages.writer import (
     PlainMessageWriter,
     failure_event,
 )
-from deepseek_cursor_proxy.features.passthrough.endpoint import PassthroughApi
-from deepseek_cursor_proxy.features.web_search.messages_api import MESSAGES
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.proxy import Proxy
 
 # To estimate the input tokens, which a stream names at its beginning and DeepSeek counts only at its end.
 _BYTES_PER_TOKEN = 4
 
 
 _LAST_EVENT = re.compile(rb"event: message_stop\b")
-_API = PassthroughApi("/messages", _LAST_EVENT, lambda error: failure_event(error, new_request_id()))
+_API = RelayedApi("/messages", _LAST_EVENT, lambda error: failure_event(error, new_request_id()))
 
 
 class MessagesEndpoint(GenerationEndpoint):
-    _services: "Proxy"
-
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
 
@@ -49,7 +41,7 @@ class MessagesEndpoint(GenerationEndpoint):
             chat = chat._replace(thinking=False)
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
         # Its own Messages API serves the tools that it runs there, and histories with their items.
-        upstream_api = MESSAGES if server_tools.has_any(chat) else CHAT
+        upstream_api = self._services.search_apis.get("messages", CHAT) if server_tools.has_any(chat) else CHAT
         streamed = chat._replace(stream=True)
         exchange = self.open(client._replace(chat=streamed, upstream_api=upstream_api, is_plain=not chat.stream))
         tokens = client.body_bytes // _BYTES_PER_TOKEN

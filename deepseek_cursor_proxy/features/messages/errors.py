@@ -3,7 +3,9 @@
 import re
 from typing import Any
 
+from deepseek_cursor_proxy.api.routes import speaks_messages
 from deepseek_cursor_proxy.errors import ModelNotAllowed, PriceUnknown, ProxyError
+from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 
 # With this code the official packages send the whole chat themselves.
 THREADS = "thread_unsupported_request"
@@ -23,6 +25,15 @@ _NUMBERS = re.compile(r"maximum context length is (\d+) tokens(?:.*?resulted in 
 
 # Statuses that another try cannot change. Claude Code would try for minutes, and the SDKs even repeat a 409.
 _FINAL = frozenset({400, 401, 402, 403, 404, 409, 413, 415, 422})
+
+
+def refuse(request: HttpRequest, error: ProxyError, request_id: str, headers: Headers) -> HttpReply | None:
+    """The reply to a failed request that is meant for this API, even at an unknown path; None for any other."""
+    if not speaks_messages(request):
+        return None
+    if is_final(error):
+        headers = (("x-should-retry", "false"), *headers)
+    return HttpReply.json(failure(error, request_id), status(error), (("request-id", request_id), *headers))
 
 
 def status(error: ProxyError) -> int:

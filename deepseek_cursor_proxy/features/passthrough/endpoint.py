@@ -17,11 +17,12 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.api.reply import internal_error
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
-from deepseek_cursor_proxy.deepseek import hosts
+from deepseek_cursor_proxy.deepseek import hosts, model_resolver
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, ProxyError, Unauthorized
-from deepseek_cursor_proxy.exchange.client_request import RequestReport
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi, RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import End, PassedThrough, Result
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import raise_for_redirect
@@ -37,22 +38,34 @@ _MAX_LINE_BYTES = 1024 * 1024
 _STREAMED = End(Result.PASSED_THROUGH, 200, "200")
 
 
-class PassthroughApi(NamedTuple):
-    """An API as another upstream has it, below its base URL, and what marks the last event of its streams, if any."""
-
-    path: str
-    last_event: re.Pattern[bytes] | None = None
-    failure_events: Callable[[ProxyError], bytes] = lambda error: b""
-
-
 class PassthroughRequest(NamedTuple):
     """A request to send as it came, and the [passthrough] key that its model was found by."""
 
-    api: PassthroughApi
+    api: RelayedApi
     key: str
     body: Mapping[str, Any]
     raw: bytes
     peer: Peer | None = None
+
+
+# Fields for this proxy alone, which other upstreams may refuse.
+_OWN_FIELDS = ("cache", "nomyo")
+
+
+def relay_if_named(services: Services, client: ClientRequest, api: RelayedApi, raw: bytes) -> HttpReply | None:
+    """The reply of the upstream that the model of a request has; None if it has none. Raises a ProxyError."""
+    body = client.body
+    key = model_resolver.passthrough_key(body.get("model"), services.config)
+    if key is None:
+        return None
+    named_model = check_names(raw)
+    services.access.check_spender(client.caller)
+    if (named := client.caller.named) is not None:
+        client.report.admission = services.admit_passthrough(services, named, body, len(raw))
+    sent = {name: value for name, value in body.items() if name not in _OWN_FIELDS}
+    # As it came, unless something in it is for this proxy, or the path names the model.
+    raw = raw if len(sent) == len(body) and named_model == body.get("model") else encode_json(sent)
+    return relay(PassthroughRequest(api, key, sent, raw, client.peer), services, client.report)
 
 
 def relay(
@@ -93,15 +106,17 @@ def relay(
         raise
 
 
-def check_names(raw: bytes) -> None:
-    """Raise BadRequest for a body in which the upstream may read another model or length than this proxy has.
+def check_names(raw: bytes) -> object:
+    """The model of a body; BadRequest for one in which the upstream may read another model or length than this proxy.
 
     Of a name that stands twice some parsers take the first value, and some compare names without case.
     """
-    names = [name for name, _ in json.loads(raw, object_pairs_hook=list)]
+    pairs = json.loads(raw, object_pairs_hook=list)
+    names = [name for name, _ in pairs]
     for name in names:
         if (meant := name.casefold()) in _CHECKED_NAMES and (name != meant or names.count(name) > 1):
             raise BadRequest(f"The body must have {meant} once, and in this spelling.", param=meant)
+    return dict(pairs).get("model")
 
 
 def _finish(report: RequestReport, host: str, end: End, *, may_cost: bool = False) -> None:
@@ -127,7 +142,7 @@ class _Stream:
 
     is_finished = False
 
-    def __init__(self, response: UpstreamResponse, finish: Callable[[End], None], api: PassthroughApi) -> None:
+    def __init__(self, response: UpstreamResponse, finish: Callable[[End], None], api: RelayedApi) -> None:
         self._response = response
         self._finish = finish
         self._api = api

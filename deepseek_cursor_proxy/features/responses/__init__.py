@@ -6,3 +6,23 @@ writer              its output items and its events
 store               stored responses, a table of the store's file
 background_jobs     responses that are generated while no client waits
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.api.routes import Row
+
+_CREATE = "features.responses.endpoints:ResponsesEndpoint."
+_STORED = "features.responses.endpoints:StoredEndpoint."
+# fmt: off
+ROUTES: "tuple[Row, ...]" = (
+    ("responses",    "POST",   "[/v1]/responses",                _CREATE + "create"),
+    ("responses",    "GET",    "[/v1]/responses",                _CREATE + "refuse_websocket"),
+    ("input tokens", "POST",   "[/v1]/responses/input_tokens",   _CREATE + "input_tokens"),
+    ("compaction",   "POST",   "[/v1]/responses/compact",        _CREATE + "compact"),
+    ("response",     "GET",    "[/v1]/responses/{}",             _STORED + "retrieve"),
+    ("response",     "DELETE", "[/v1]/responses/{}",             _STORED + "delete"),
+    ("response",     "GET",    "[/v1]/responses/{}/input_items", _STORED + "input_items"),
+    ("response",     "POST",   "[/v1]/responses/{}/cancel",      _STORED + "cancel"),
+)
+# fmt: on

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs
 
 from deepseek_cursor_proxy import errors
@@ -21,11 +21,11 @@ from deepseek_cursor_proxy.api.reply import Events, internal_error, stream_reply
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.exchange.client_request import ClientRequest
-from deepseek_cursor_proxy.features.passthrough.endpoint import PassthroughApi
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
 from deepseek_cursor_proxy.features.responses import envelope
 from deepseek_cursor_proxy.features.responses.background_jobs import Job
 from deepseek_cursor_proxy.features.responses.envelope import Frame, ResponseOptions, error_code
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from deepseek_cursor_proxy.features.responses.store import ResponseStore, StoredResponse, unpack_events
 from deepseek_cursor_proxy.features.responses.writer import (
     PlainCompactionWriter,
@@ -34,7 +34,6 @@ from deepseek_cursor_proxy.features.responses.writer import (
     SummaryWriter,
     failure_event,
 )
-from deepseek_cursor_proxy.features.web_search.responses_api import RESPONSES
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.json_codec import Json, encode_json
@@ -43,13 +42,10 @@ from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from deepseek_cursor_proxy.redaction import safe_text
 
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.proxy import Proxy
-
 _LAST_EVENT = re.compile(rb"event: response\.(?:completed|incomplete|failed)\b")
-_API = PassthroughApi("/responses", _LAST_EVENT, failure_event)
-_INPUT_TOKENS_API = PassthroughApi("/responses/input_tokens")
-_COMPACT_API = PassthroughApi("/responses/compact")
+_API = RelayedApi("/responses", _LAST_EVENT, failure_event)
+_INPUT_TOKENS_API = RelayedApi("/responses/input_tokens")
+_COMPACT_API = RelayedApi("/responses/compact")
 
 
 @dataclass(frozen=True)
@@ -61,11 +57,21 @@ class ResponsePlan:
     input: tuple[Json, ...]
 
 
-class ResponsesEndpoint(GenerationEndpoint):
-    _services: "Proxy"
+class _Endpoint(Endpoint):
+    @property
+    def _feature(self) -> Responses:
+        return self._services.get(Responses)
 
+
+class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _API, self._create)
+
+    def refuse_websocket(self, request: HttpRequest, _: str) -> HttpReply:
+        """Codex asks for a WebSocket first, and posts at once when it reads 426; anything else costs it seconds."""
+        if (request.header("upgrade") or "").lower() != "websocket":
+            raise errors.MethodNotAllowed("This path answers POST, OPTIONS.", "POST, OPTIONS")
+        raise errors.UpgradeRefused("Responses are streamed over HTTP here; send POST.")
 
     def input_tokens(self, request: HttpRequest, _: str) -> HttpReply:
         return self.serve(request, _INPUT_TOKENS_API, self._count_tokens)
@@ -108,7 +114,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         id_suffix = secrets.token_hex(16)
         if options.previous is not None:
             memory = self._services.memory.open_response(options.previous)
-        source = ResponseInput(self._services.responses, namespace, config.max_request_body_bytes)
+        source = ResponseInput(self._feature.store, namespace, config.max_request_body_bytes)
         inherited = source.inherited_items(options)
         own = source.own_items(options, inherited)
         if options.store:
@@ -124,7 +130,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
         if options.store:
             memory.name(frame.response_id)
-        upstream_api = RESPONSES if server_tools.has_any(chat) else CHAT
+        upstream_api = self._services.search_apis.get("responses", CHAT) if server_tools.has_any(chat) else CHAT
         client = client._replace(body=body, memory=memory, chat=chat, upstream_api=upstream_api)
         return ResponsePlan(client, frame, (*inherited, *own))
 
@@ -135,7 +141,7 @@ class ResponsesEndpoint(GenerationEndpoint):
             # A job saves its response itself, with all of its events.
             if options.store and not options.background:
                 stored = StoredResponse(response, plan.input)
-                self._services.responses.put(plan.client.namespace, stored, is_known=bool(self._report.key))
+                self._feature.store.put(plan.client.namespace, stored, is_known=bool(self._report.key))
 
         kind = SummaryWriter if options.compacts else ResponseWriter
         return kind(plan.frame, plan.client.chat, time.monotonic, save)
@@ -143,7 +149,7 @@ class ResponsesEndpoint(GenerationEndpoint):
     # In the background …
 
     def _create_in_background(self, plan: ResponsePlan) -> HttpReply:
-        store = self._services.responses
+        store = self._feature.store
         # The key is checked now, while the client reads the reply.
         self._services.access.check_call(plan.client.caller)
         self.reserve(plan.client)
@@ -151,13 +157,13 @@ class ResponsesEndpoint(GenerationEndpoint):
         is_known = bool(self._report.key)
         unknown_caller_bytes = 0 if is_known else plan.client.body_bytes
         # Before anything is packed.
-        self._services.jobs.check(unknown_caller_bytes)
+        self._feature.jobs.check(unknown_caller_bytes)
         job = Job(plan.frame.response_id, plan.client.namespace, unknown_caller_bytes)
         job.append(writer.begin_queued())
         queued = plan.frame.response(envelope.state("queued"))
         store.put(plan.client.namespace, StoredResponse(queued, plan.input), is_known=is_known)
         try:
-            self._services.jobs.submit(job, lambda job: self._run(plan, writer, job))
+            self._feature.jobs.submit(job, lambda job: self._run(plan, writer, job))
         except errors.ProxyError:
             store.delete(plan.client.namespace, plan.frame.response_id)
             raise
@@ -182,7 +188,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         finally:
             assert writer.response is not None
             response = StoredResponse(writer.response, plan.input, job.pack(last))
-            self._services.responses.update(plan.client.namespace, response)
+            self._feature.store.update(plan.client.namespace, response)
             job.append(last)
 
     def _generate(self, plan: ResponsePlan, writer: ResponseWriter, job: Job) -> bytes:
@@ -192,7 +198,7 @@ class ResponsesEndpoint(GenerationEndpoint):
         if job.is_stopping:
             raise errors.ProxyStopping
         started = plan.frame.response(envelope.state("in_progress"))
-        self._services.responses.update(plan.client.namespace, StoredResponse(started, plan.input))
+        self._feature.store.update(plan.client.namespace, StoredResponse(started, plan.input))
         job.append(writer.start())
         with (
             closing(self.open(plan.client._replace(peer=job.peer))) as exchange,
@@ -313,14 +319,12 @@ _DEFAULT_PAGE = 20
 _NUMBER = re.compile(rb'data: \{"type":"[a-z_.]+","sequence_number":(\d+)')
 
 
-class StoredEndpoint(Endpoint):
-    _services: "Proxy"
-
+class StoredEndpoint(_Endpoint):
     def retrieve(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self.admit(request).namespace
         number = starting_after(request.query)
         # In this order: a job that ends in between is in the store by then, and a deleted one is not.
-        job = self._services.jobs.find(namespace, response_id) if number is not None else None
+        job = self._feature.jobs.find(namespace, response_id) if number is not None else None
         stored = self._find(namespace, response_id, with_events=number is not None and job is None)
         if number is None:
             return HttpReply.json(stored.body)
@@ -345,12 +349,12 @@ class StoredEndpoint(Endpoint):
 
     def delete(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self.admit(request).namespace
-        job = self._services.jobs.find(namespace, response_id)
-        if not self._services.responses.delete(namespace, response_id):
+        job = self._feature.jobs.find(namespace, response_id)
+        if not self._feature.store.delete(namespace, response_id):
             raise _unknown(response_id)
         if job is not None:
             # The job's response could not be retrieved any more.
-            self._services.jobs.cancel(job)
+            self._feature.jobs.cancel(job)
         return HttpReply.json({"id": response_id, "object": "response.deleted", "deleted": True})
 
     def cancel(self, request: HttpRequest, response_id: str) -> HttpReply:
@@ -359,14 +363,14 @@ class StoredEndpoint(Endpoint):
             raise errors.BadRequest(
                 "Only a response that is made in the background can be cancelled.", param="response_id"
             )
-        job = self._services.jobs.find(namespace, response_id)
+        job = self._feature.jobs.find(namespace, response_id)
         if job is not None:
-            self._services.jobs.cancel(job)
+            self._feature.jobs.cancel(job)
             job.wait(_CANCEL_SECONDS)
         return HttpReply.json(self._find(namespace, response_id).body)
 
     def _find(self, namespace: bytes, response_id: str, *, with_events: bool = False) -> StoredResponse:
-        stored = self._services.responses.get(namespace, response_id, with_events=with_events)
+        stored = self._feature.store.get(namespace, response_id, with_events=with_events)
         if stored is None:
             raise _unknown(response_id)
         return stored

@@ -6,3 +6,28 @@ store         sessions, their nodes and messages in a file of their own
 rendering     a trajectory as one text, with its tokens, masks and log probabilities
 export        sessions and nodes as the API has them, and as lines of a file for training
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.api.routes import Row
+
+_ENDPOINT = "features.sessions.endpoints:SessionsEndpoint."
+_ADMIN = "features.sessions.admin:"
+# fmt: off
+ROUTES: "tuple[Row, ...]" = (
+    ("session",  "POST",   "/sessions/create",              _ENDPOINT + "create"),
+    ("session",  "POST",   "/v1/sessions",                  _ENDPOINT + "create"),
+    ("sessions", "GET",    "[/v1]/sessions",                _ENDPOINT + "list"),
+    ("session",  "GET",    "/{session}",                    _ENDPOINT + "retrieve"),
+    ("session",  "DELETE", "/{session}",                    _ENDPOINT + "delete"),
+    ("session",  "GET",    "/{session}/nodes",              _ENDPOINT + "nodes"),
+    ("session",  "GET",    "/{session}/export",             _ENDPOINT + "export"),
+    ("render",   "POST",   "[/v1]/chat/completions/render", _ENDPOINT + "render"),
+    ("health",   "GET",    "/health",                       _ENDPOINT + "health"),
+)
+# fmt: on
+ADMIN_ROUTES = (
+    ("/api/sessions", _ADMIN + "sessions"),
+    ("/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?", _ADMIN + "find"),
+)

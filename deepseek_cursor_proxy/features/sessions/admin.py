@@ -3,29 +3,32 @@
 These alone show prompts and answers, because the owner chose to record them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.errors import NotFound, Overloaded
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.features.dashboard.context import AdminContext
+from deepseek_cursor_proxy.features.sessions.feature import Sessions
 from deepseek_cursor_proxy.json_codec import as_object
 from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.features.sessions.store import SessionStore
     from deepseek_cursor_proxy.features.sessions.trajectory import Node, Session
-    from deepseek_cursor_proxy.proxy import Proxy
 
 _LONGEST_TITLE = 120
 
 
-def sessions(services: "Proxy") -> dict[str, Any]:
-    with _store(services) as store:
+def sessions(context: AdminContext, fields: Mapping[str, str]) -> dict[str, Any]:
+    with _store(context.services()) as store:
         return {"sessions": [_session(each) for each in (store.list(None) if store is not None else ())]}
 
 
-def find(services: "Proxy", session: str, number: str | None) -> dict[str, Any]:
+def find(context: AdminContext, fields: Mapping[str, str], session: str, number: str | None) -> dict[str, Any]:
     """A session and its nodes, without their messages; or one node with them."""
+    services = context.services()
     if number is not None:
         return _trajectory(services, session, int(number))
     with _store(services) as store:
@@ -35,7 +38,7 @@ def find(services: "Proxy", session: str, number: str | None) -> dict[str, Any]:
         return {"session": _session(found), "nodes": [_summary(node) for node in store.nodes(session)]}
 
 
-def _trajectory(services: "Proxy", session: str, number: int) -> dict[str, Any]:
+def _trajectory(services: Services, session: str, number: int) -> dict[str, Any]:
     with _store(services) as store:
         node = store.node(session, number) if store is not None else None
     if node is None:
@@ -45,10 +48,10 @@ def _trajectory(services: "Proxy", session: str, number: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _store(services: "Proxy") -> "Iterator[SessionStore | None]":
+def _store(services: Services) -> "Iterator[SessionStore | None]":
     """The store; None if there are no sessions yet."""
     try:
-        yield services.sessions.existing_store()
+        yield services.get(Sessions).service.existing_store()
     except Unusable as fault:
         raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
 

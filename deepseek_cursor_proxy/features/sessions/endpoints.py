@@ -7,7 +7,6 @@ session does not exist. One that a key creates before an upstream has accepted i
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, unknown_session
@@ -16,14 +15,13 @@ from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.exchange import prepare_request
 from deepseek_cursor_proxy.features.sessions import export, rendering
 from deepseek_cursor_proxy.features.sessions.export import node_json, prompt_json, session_json
+from deepseek_cursor_proxy.features.sessions.feature import Sessions
+from deepseek_cursor_proxy.features.sessions.service import SessionService
 from deepseek_cursor_proxy.features.sessions.trajectory import Session, SessionOptions, message_json
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.json_codec import Json, bad_field, decode_json_object, encode_json, optional, too_long
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.storage.faults import Unusable
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.proxy import Proxy
 
 _LONGEST_NAME = 200
 _MOST_TAGS = 32
@@ -32,14 +30,16 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?
 
 
 class SessionsEndpoint(GenerationEndpoint):
-    _services: "Proxy"
+    @property
+    def _sessions(self) -> SessionService:
+        return self._services.get(Sessions).service
 
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         caller = self.admit(request).namespace
         raw = request.read_body()
         options = _options(decode_json_object(raw) if raw.strip() else {})
         with _faults():
-            session = self._services.sessions.create(caller, options, is_known=bool(self._report.key))
+            session = self._sessions.create(caller, options, is_known=bool(self._report.key))
         return HttpReply.json(
             {**session_json(session, _base_url(request, session)), "ttl_seconds": options.ttl_seconds}
         )
@@ -47,7 +47,7 @@ class SessionsEndpoint(GenerationEndpoint):
     def list(self, request: HttpRequest, _: str) -> HttpReply:
         caller = self.admit(request).namespace
         with _faults():
-            listed = self._services.sessions.list(caller)
+            listed = self._sessions.list(caller)
         return HttpReply.json({"sessions": [session_json(session, _base_url(request, session)) for session in listed]})
 
     def retrieve(self, request: HttpRequest, session: str) -> HttpReply:
@@ -57,7 +57,7 @@ class SessionsEndpoint(GenerationEndpoint):
     def delete(self, request: HttpRequest, session: str) -> HttpReply:
         caller = self.admit(request).namespace
         with _faults():
-            is_deleted = self._services.sessions.delete(caller, session)
+            is_deleted = self._sessions.delete(caller, session)
         if not is_deleted:
             raise unknown_session()
         return HttpReply.json({"status": "deleted", "uuid": session})
@@ -68,7 +68,7 @@ class SessionsEndpoint(GenerationEndpoint):
 
         def pieces() -> Pieces:
             yield b'{"nodes":['
-            for index, node in enumerate(self._services.sessions.nodes(stored.uuid)):
+            for index, node in enumerate(self._sessions.nodes(stored.uuid)):
                 yield b"," * bool(index) + encode_json(node_json(node, tokenizer))
             yield b"]}"
 
@@ -80,7 +80,7 @@ class SessionsEndpoint(GenerationEndpoint):
         if form not in export.FORMATS:
             raise BadRequest(f"format is {', '.join(export.FORMATS)}.", param="format")
         tokenizer = self._services.counter.load_tokenizer() if form == "nodes" else None
-        lines = export.lines(self._services.sessions.nodes(stored.uuid), form, export.Filter(), tokenizer)
+        lines = export.lines(self._sessions.nodes(stored.uuid), form, export.Filter(), tokenizer)
         return HttpReply(200, lines, (("Content-Type", "application/jsonl; charset=utf-8"),))
 
     def render(self, request: HttpRequest, _: str) -> HttpReply:
@@ -92,7 +92,7 @@ class SessionsEndpoint(GenerationEndpoint):
     def health(self, request: HttpRequest, _: str) -> HttpReply:
         """GET /health, as other recorders have it; needs no key."""
         services = self._services
-        sessions, servers = services.sessions.count(), len(services.upstreams.all)
+        sessions, servers = self._sessions.count(), len(services.upstreams.all)
         model = services.config.upstream_model
         return HttpReply.json({"status": "ok", "model": model, "sessions": sessions, "servers": servers})
 
@@ -106,7 +106,7 @@ class SessionsEndpoint(GenerationEndpoint):
     def _find(self, request: HttpRequest, session: str) -> Session:
         caller = self.admit(request).namespace
         with _faults():
-            stored = self._services.sessions.get(caller, session)
+            stored = self._sessions.get(caller, session)
         if stored is None:
             raise unknown_session()
         return stored

@@ -21,6 +21,7 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.json_codec import decode_upstream_json, encode_json
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.observers.console import format_repairs, format_tokens
+from deepseek_cursor_proxy.observers.request_log import PROOFS
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text
@@ -155,14 +156,6 @@ _SOURCES = {
     "client": "the client sent it",
     "display": "from the thinking block in its text",
     "missing": "no source has it",
-}
-PROOFS = {
-    "exact": "this message after exactly this history",
-    "call": "the id of one of its calls",
-    "result": "the id of the result it answers",
-    "near": "this message after the same last messages",
-    "contradicted near": "another chat had the same last messages, and the thinking block shows another reasoning",
-    "unknown": "never seen by this proxy, or forgotten",
 }
 
 

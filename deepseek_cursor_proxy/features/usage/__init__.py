@@ -6,3 +6,10 @@
 
 `admin` is its JSON for the dashboard, `command` what `usage` and `balance` print.
 """
+
+ADMIN_ROUTES = (
+    ("/api/usage", "features.usage.admin:report"),
+    # In place of the dashboard's own, which know what is in memory.
+    ("/api/requests", "features.usage.requests:page"),
+    ("/api/requests/(-[0-9]{1,15})", "features.usage.requests:details"),
+)

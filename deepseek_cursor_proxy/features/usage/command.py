@@ -84,11 +84,13 @@ def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, st
     # A proxy that runs with this store writes what it holds when it proves itself.
     for _ in running.ask_all(path, "/healthz", None):
         pass
+    recorded = "The proxy records each request when it ends."
     try:
         with open_read_only(path, "usage") as connection:
-            report = make_report(connection, period, by, PriceList(config))
-            return report, "The proxy records each request when it ends."
+            return make_report(connection, period, by, PriceList(config)), recorded
     except FileNotFoundError:
+        if path.exists():
+            return empty, recorded
         return empty, f"There is no store at {path}: the proxy has not run yet, or uses another store."
     except Unusable as fault:
         raise StartupError(f"cannot read {path}: {fault}") from None

@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.features.usage import ledger
 from deepseek_cursor_proxy.features.usage.ledger import FAILURES, DayGroup, DaySums, add_sums, day_of
 from deepseek_cursor_proxy.observers.events import Result, caller_digest
+from deepseek_cursor_proxy.observers.request_log import Percentiles
 from deepseek_cursor_proxy.reasoning.chats import cause_of
 
 GROUPS = ("day", "model", "key", "api", "session", "cause")
@@ -44,17 +45,6 @@ class Period(NamedTuple):
     def moments(self) -> tuple[float, float]:
         """Its first moment and the one after its last, as Unix times."""
         return _unix_time(self.since, 0, float("-inf")), _unix_time(self.until, 1, float("inf"))
-
-
-class Percentiles(NamedTuple):
-    p50: float
-    p95: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> "Percentiles | None":
-        ordered = sorted(values)
-        last = len(ordered) - 1
-        return cls(ordered[round(last * 0.5)], ordered[round(last * 0.95)]) if ordered else None
 
 
 class UsageGroup(NamedTuple):

@@ -5,6 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.http1.messages import HttpRequest
+from deepseek_cursor_proxy.proxy import ROUTES
 from tests.fake_deepseek import Failure
 from tests.support.harness import SocketTestCase
 from tests.unit.api.test_key_settings import CHAT, CLAUDE, CODEX, CURSOR, MESSAGES, NAMES, RESPONSES
@@ -21,7 +22,7 @@ class TestKeyErrors(SocketTestCase):
         services = self.build_services(**settings)
         headers = {"user-agent": agent, **({"authorization": f"Bearer {key}"} if key else {})}
         data = json.dumps({"model": "m", "stream": stream, **BODIES[path]}).encode()
-        app = App(services.config, lambda: services)
+        app = App(services.config, lambda: services, ROUTES)
         reply = app(HttpRequest("POST", path, headers=headers, read_body=lambda: data))
         self.assertEqual(401, reply.status)
         return str(json.loads(reply.body)["error"]["message"])

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.features.response_cache.feature import ResponseCache
 from deepseek_cursor_proxy.features.responses import background_jobs
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from deepseek_cursor_proxy.features.sessions.store import Limits
+from deepseek_cursor_proxy.features.usage.feature import Usage
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek
 from tests.support.admin_client import AdminCase
@@ -59,8 +62,8 @@ class UnacceptedKeysCase(AdminCase):
         """The rows of every table in every file."""
         services = self.running.server.services()
         services.reasoning_store.flush()
-        services.ledger.flush()
-        services.response_cache._totals.try_flush()
+        services.get(Usage).ledger.flush()
+        services.get(ResponseCache).answers._totals.try_flush()
         found = {}
         for path in sorted(self.folder.glob("*.sqlite3")):
             with contextlib.closing(sqlite3.connect(path)) as connection:
@@ -70,7 +73,7 @@ class UnacceptedKeysCase(AdminCase):
         return found
 
     def rows(self) -> list[tuple[Any, ...]]:
-        self.running.server.services().ledger.flush()
+        self.running.server.services().get(Usage).ledger.flush()
         with contextlib.closing(sqlite3.connect(self.folder / "store.sqlite3")) as connection:
             return connection.execute("SELECT api, status, session FROM usage ORDER BY id").fetchall()
 
@@ -127,7 +130,7 @@ class TestRows(UnacceptedKeysCase):
                 with self.nothing_is_written():
                     for number in range(3):
                         self.all_requests(f"{MADE_UP}-{number}")
-                    jobs = self.running.server.services().jobs
+                    jobs = self.running.server.services().get(Responses).jobs
                     wait_until(lambda jobs=jobs: not jobs._jobs)
 
     def test_a_fresh_proxy_makes_no_file_of_sessions_for_made_up_keys(self) -> None:

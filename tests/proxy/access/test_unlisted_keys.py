@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
@@ -372,7 +373,7 @@ class TestForeignNames(RouteTestCase):
                         request = {"model": "deepseek-v4-pro", **body, "stream": stream}
                         self.assertEqual(403, self.send(proxy, path, request, name)[0])
         self.assertEqual([], self.fake.seen)
-        self.assertEqual(0, proxy.server.services().responses.stats().responses)
+        self.assertEqual(0, proxy.server.services().get(Responses).store.stats().responses)
         status, _ = self.send(proxy, *self.ENDPOINTS[0], (b"Host: localhost:9", b"http://127.0.0.1:9"))
         self.assertEqual((200, [HELD]), (status, self.keys_upstream()))
 

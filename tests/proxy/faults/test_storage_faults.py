@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy import proxy as composition
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.schema import STORE
@@ -98,6 +100,8 @@ class FaultTestCase(unittest.TestCase):
     def fill(self, count: int = 60) -> bytes:
         """The bytes of a healthy store with some pages of each kind."""
         with contextlib.closing(ReasoningStore(self.path)) as store:
+            # The tables of features, too.
+            composition.build(ProxyConfig(), store).close()
             for number in range(count):
                 store.record([([random.Random(number).randbytes(32)], f"{number} thought " * 100)])
         return self.path.read_bytes()

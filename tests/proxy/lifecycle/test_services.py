@@ -6,12 +6,13 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from deepseek_cursor_proxy import proxy as services_module
+from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
 from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.features.responses import feature
 from deepseek_cursor_proxy.features.responses.background_jobs import Job
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from deepseek_cursor_proxy.features.responses.store import StoredResponse
-from deepseek_cursor_proxy.proxy import Proxy
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Raw, Step
 from tests.support.client_requests import client_request
@@ -32,30 +33,30 @@ class TestStart(SocketTestCase):
         return self.enterContext(closing(ReasoningStore(self.folder / "store.sqlite3")))
 
     def test_unfinished_responses_of_the_last_run_are_failed_and_logged_once(self) -> None:
-        services = Proxy.build(self.config(), self.store())
+        services = proxy.build(self.config(), self.store())
         for name in ("a", "b"):
-            services.responses.put(ME, unfinished(name))
+            services.get(Responses).store.put(ME, unfinished(name))
         services.close()
-        with self.assertLogs(services_module.__name__, logging.WARNING) as logged:
-            services = self.enterContext(closing(Proxy.build(self.config(), self.store())))
+        with self.assertLogs(feature.__name__, logging.WARNING) as logged:
+            services = self.enterContext(closing(proxy.build(self.config(), self.store())))
         self.assertEqual(1, len(logged.output))
         self.assertIn("2 stored responses were not finished", logged.output[0])
-        found = services.responses.get(ME, "a")
+        found = services.get(Responses).store.get(ME, "a")
         self.assertEqual("failed", found.body["status"])
 
     def test_a_change_of_settings_keeps_jobs_and_responses(self) -> None:
-        proxy = self.proxy()
-        before = proxy.server.services()
-        before.responses.put(ME, unfinished("a"))
+        running = self.proxy()
+        before = running.server.services()
+        before.get(Responses).store.put(ME, unfinished("a"))
         with self.assertNoLogs("deepseek_cursor_proxy", logging.WARNING):
-            proxy.server.reconfigure(replace(proxy.server.config, background_workers=9, upstream_model="other"))
-        after = proxy.server.services()
+            running.server.reconfigure(replace(running.server.config, background_workers=9, upstream_model="other"))
+        after = running.server.services()
         self.assertIsNot(before, after)
         self.assertEqual("other", after.config.upstream_model)
-        self.assertIs(before.jobs, after.jobs)
+        self.assertIs(before.get(Responses).jobs, after.get(Responses).jobs)
         self.assertIs(before.memory, after.memory)
-        self.assertIs(before.responses, after.responses)
-        found = after.responses.get(ME, "a")
+        self.assertIs(before.get(Responses).store, after.get(Responses).store)
+        found = after.get(Responses).store.get(ME, "a")
         self.assertEqual("in_progress", found.body["status"])
 
     def config(self) -> Any:
@@ -83,14 +84,14 @@ class TestJobs(SocketTestCase):
             self.ended.append("cancelled")
         except ProxyStopping:
             self.ended.append("stopped")
-        self.services.responses.put(ME, StoredResponse({"id": job.id, "status": self.ended[-1]}, []))
+        self.services.get(Responses).store.put(ME, StoredResponse({"id": job.id, "status": self.ended[-1]}, []))
         job.append(b"end")
 
     def start(self, step: Step) -> Job:
         """A job that has come as far as DeepSeek lets it."""
         self.fake.answer(step)
         job = Job("job", ME)
-        self.services.jobs.submit(job, self.work)
+        self.services.get(Responses).jobs.submit(job, self.work)
         self.fake.stalls.get(timeout=PATIENCE)
         return job
 
@@ -98,7 +99,7 @@ class TestJobs(SocketTestCase):
         for step in (NOTHING, SILENT):
             with self.subTest(type(step).__name__):
                 job = self.start(step)
-                self.assertTrue(self.services.jobs.cancel(job))
+                self.assertTrue(self.services.get(Responses).jobs.cancel(job))
                 self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
                 self.assertTrue(job.wait(PATIENCE))
                 self.assertEqual("cancelled", self.ended[-1])
@@ -113,12 +114,12 @@ class TestJobs(SocketTestCase):
         follower.join(PATIENCE)
         self.assertEqual(["stopped"], self.ended)
         self.assertTrue(followed[-1].endswith(b"end"), followed)
-        self.assertIsNotNone(self.services.responses.get(ME, "job"))
+        self.assertIsNotNone(self.services.get(Responses).store.get(ME, "job"))
 
     def test_a_job_that_finishes_in_time_is_not_ended(self) -> None:
         self.fake.answer(Answer(content="All of it.", piece=2, pause=0.01))
         job = Job("job", ME)
-        self.services.jobs.submit(job, self.work)
+        self.services.get(Responses).jobs.submit(job, self.work)
         self.assertTrue(job.read_after(0, PATIENCE))
         self.running.server.shutdown()
         self.running.server.drain(PATIENCE)

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Memo
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from tests.fake_deepseek import Answer, Call
 from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
@@ -137,7 +138,7 @@ class TestReasonings(AmplificationTestCase):
             previous: dict[str, Any] = {}
             for status in (200, 200, 200, 413):
                 if has_restarted:
-                    proxy.server.services().responses._unpacked = Memo(0, lambda packed, each: 1)
+                    proxy.server.services().get(Responses).store._unpacked = Memo(0, lambda packed, each: 1)
                 found, answer = self.ask(proxy, RESPONSES, {"input": THOUGHT, **previous})
                 self.assertEqual(status, found)
                 previous = {"previous_response_id": answer.get("id")}

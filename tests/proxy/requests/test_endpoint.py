@@ -7,14 +7,13 @@ from unittest import mock
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.errors import BadRequest, Unauthorized, UpstreamRefused
-from deepseek_cursor_proxy.exchange.client_request import ClientRequest
-from deepseek_cursor_proxy.features.passthrough.endpoint import PassthroughApi
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from tests.fake_deepseek import Answer, Failure
 from tests.support.harness import SocketTestCase
 from tests.support.histories import user
 
-API = PassthroughApi("/chat/completions")
+API = RelayedApi("/chat/completions")
 CHAT = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", (user("hi"),))
 
 
@@ -28,7 +27,7 @@ class EndpointTestCase(SocketTestCase):
         self.bodies_read = 0
 
     def serve(
-        self, body: object, api: PassthroughApi | None = API, key: str = "sk-test", model: str | None = None
+        self, body: object, api: RelayedApi | None = API, key: str = "sk-test", model: str | None = None
     ) -> HttpReply:
         headers = {"authorization": f"Bearer {key}"}
         request = HttpRequest("POST", "/", headers=headers, read_body=lambda: self.read(body))

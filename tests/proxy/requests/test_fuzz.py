@@ -12,6 +12,7 @@ from typing import Any
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.proxy import ROUTES
 from tests.fake_deepseek import Answer, Call
 from tests.proxy.requests.test_shapes import APPLY_PATCH, BARE, FLAT
 from tests.support import hostile_requests as hostile
@@ -151,7 +152,7 @@ class TestBodies(FuzzTestCase):
     def setUp(self) -> None:
         super().setUp()
         services = self.build_services(models={"gpt-4o*": "deepseek-flash"})
-        self.app = App(services.config, lambda: services)
+        self.app = App(services.config, lambda: services, ROUTES)
 
     def test_mutated_bodies_get_an_answer_or_a_refusal_that_says_why(self) -> None:
         for name, rng in cases(300):

@@ -5,6 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.proxy import ROUTES
 from tests.fake_deepseek import Answer
 from tests.support.harness import PATIENCE, SocketTestCase
 
@@ -15,7 +16,7 @@ class AppTestCase(SocketTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.services = self.build_services()
-        self.app = App(self.services.config, lambda: self.services)
+        self.app = App(self.services.config, lambda: self.services, ROUTES)
 
     def ask(self, path: str, body: Any = None, method: str = "POST", **headers: str) -> HttpReply:
         data = json.dumps(body or {}).encode()

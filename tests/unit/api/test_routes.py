@@ -8,15 +8,16 @@ from unittest import mock
 
 from deepseek_cursor_proxy.api import routes
 from deepseek_cursor_proxy.api.endpoint import Endpoint
-from deepseek_cursor_proxy.api.routes import ROUTES, App
+from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.http1.messages import HttpRequest
+from deepseek_cursor_proxy.proxy import ROUTES
 
 
 class TestTable(unittest.TestCase):
     def test_every_route_leads_to_an_endpoint(self) -> None:
-        for route in ROUTES:
+        for route in ROUTES.all:
             with self.subTest(route.path.pattern):
                 if isinstance(route.endpoint, str):
                     module, class_name, method = re.split(":|[.](?=\\w+$)", route.endpoint)
@@ -26,7 +27,7 @@ class TestTable(unittest.TestCase):
 
 class TestWithoutDescriptors(unittest.TestCase):
     def test_a_first_request_is_refused_by_the_services_and_logged(self) -> None:
-        app = App(ProxyConfig(), mock.Mock(side_effect=Overloaded("Too many.", retry_after=1)))
+        app = App(ProxyConfig(), mock.Mock(side_effect=Overloaded("Too many.", retry_after=1)), ROUTES)
         no_import = mock.patch.object(routes, "_load_endpoint", side_effect=OSError(errno.EMFILE, "no files"))
         for method, path, status, line in (
             ("POST", "/v1/chat/completions", 503, "chat completions refused: 503 Too many."),

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.declaration import to_toml
-from deepseek_cursor_proxy.config.settings import ProxyConfig
 from deepseek_cursor_proxy.config.named_keys import Limits, NamedKey, describe_changes, named_key
+from deepseek_cursor_proxy.config.settings import ProxyConfig
 from tests.support.configs import ConfigTestCase
 
 KEY, OTHER = "sk-the-first-key-of-ann", "sk-the-second-key-of-ann"

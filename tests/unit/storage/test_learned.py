@@ -87,7 +87,9 @@ class TestKeyNamespaces(StoreTestCase):
 class TestSharedNamespaces(EngineTestCase):
     def store(self, name: str) -> KeyNamespaces:
         instance = self.instance(name)
-        return KeyNamespaces(instance.reasonings.database, instance.state.keep_first)
+        namespaces = KeyNamespaces(instance.reasonings.database)
+        namespaces.keep_first = instance.state.keep_first
+        return namespaces
 
     def test_the_first_of_several_proxies_counts_for_all(self) -> None:
         one, two = self.store("one"), self.store("two")

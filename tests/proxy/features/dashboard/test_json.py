@@ -11,6 +11,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy.features.dashboard.service import AdminService
 from deepseek_cursor_proxy.features.usage import admin as usage
+from deepseek_cursor_proxy.features.usage import feature
+from deepseek_cursor_proxy.features.usage.feature import Usage
 from deepseek_cursor_proxy.features.usage.report import GROUPS
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -133,7 +135,7 @@ class ShapeTest(AdminCase):
             admin = self.admin(proxy)
             for text in ("one", "two", "one"):
                 self.round_trip(proxy, request_bytes(chat_body(text), headers=["User-Agent: codex_cli_rs/0.142.5"]))
-            proxy.server.services().ledger.flush()
+            proxy.server.services().get(Usage).ledger.flush()
             rows = self.get(admin, "/api/requests").value["requests"]
             self.assertEqual(["Codex"] * 3 * runs, [row["client"] for row in rows])
             session = rows[0]["session"]
@@ -227,7 +229,7 @@ class LedgerTest(AdminCase):
         proxy, admin = self.proxy_with(path)
         for _ in range(5):
             self.round_trip(proxy, chat_body())
-        proxy.server.services().ledger.flush()
+        proxy.server.services().get(Usage).ledger.flush()
         self.assertEqual([5, 4, 3, 2, 1, -4, -3, -2, -1], self.ids(admin))
         self.assertEqual([-2], self.ids(admin, "&model=deepseek-flash"))
         self.assertEqual([], self.ids(admin, "&outcome=failed"))
@@ -245,7 +247,7 @@ class LedgerTest(AdminCase):
         proxy, admin = self.proxy_with(path)
         for _ in range(2):
             self.round_trip(proxy, chat_body())
-        proxy.server.services().ledger.flush()
+        proxy.server.services().get(Usage).ledger.flush()
         self.assertEqual([2, 1, -1], self.ids(admin))
         self.assertEqual(2, self.get(admin, "/api/stats").value["today"]["requests"])
 
@@ -254,7 +256,7 @@ class LedgerTest(AdminCase):
         for now in (2e9, 1.9e9, 1.8e9):
             with mock.patch("deepseek_cursor_proxy.exchange.client_request.time.time", lambda now=now: now):
                 self.round_trip(proxy, chat_body())
-        proxy.server.services().ledger.flush()
+        proxy.server.services().get(Usage).ledger.flush()
         self.assertEqual([3, 2, 1], self.ids(admin))
 
     def test_requests_that_left_the_memory_are_found_once_in_the_ledger(self) -> None:
@@ -263,7 +265,7 @@ class LedgerTest(AdminCase):
         log._most_records = 3
         for _ in range(8):
             self.round_trip(proxy, chat_body())
-        proxy.server.services().ledger.flush()
+        proxy.server.services().get(Usage).ledger.flush()
         self.assertEqual([8, 7, 6, -5, -4, -3, -2, -1], self.ids(admin))
         # The page has shown request 4 when it was in memory.
         page = self.get(admin, "/api/requests?before=4").value
@@ -273,7 +275,7 @@ class LedgerTest(AdminCase):
         proxy, admin = self.proxy_with(self.folder / "store.sqlite3")
         for _ in range(3):
             self.round_trip(proxy, chat_body())
-        proxy.server.services().ledger.flush()
+        proxy.server.services().get(Usage).ledger.flush()
         rows = self.get(admin, "/api/requests").value["requests"]
         cost = sum(row["cost"] for row in rows)
         self.assertGreater(cost, 0)
@@ -309,7 +311,7 @@ class LedgerTest(AdminCase):
     def test_usage_is_there_for_every_day_that_can_be_written(self) -> None:
         proxy, admin = self.proxy_with(self.folder / "store.sqlite3")
         self.round_trip(proxy, chat_body())
-        proxy.server.services().ledger.flush()
+        proxy.server.services().get(Usage).ledger.flush()
         for query in ("until=0001-01-01", "since=0001-01-01", "until=9999-12-31", "since=0001-01-01&until=9999-12-31"):
             for by in GROUPS:
                 with self.subTest(query, by=by):
@@ -322,7 +324,7 @@ class LedgerTest(AdminCase):
 
     def test_a_store_that_cannot_be_read_is_a_503_for_usage_and_null_in_the_stats(self) -> None:
         _, admin = self.proxy_with(self.folder / "store.sqlite3")
-        with mock.patch.object(usage, "open_read_only", side_effect=Unusable("it is gone", "find it")):
+        with mock.patch.object(feature, "open_read_only", side_effect=Unusable("it is gone", "find it")):
             reply = self.get(admin, "/api/usage")
             self.assertEqual(503, reply.status)
             self.assertIn("it is gone; find it", reply.value["error"]["message"])

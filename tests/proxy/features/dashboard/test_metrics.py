@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepseek_cursor_proxy.features.dashboard import metrics, stats
+from deepseek_cursor_proxy.features.redis import feature as redis
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Failure, FakeDeepSeek
 from tests.support.admin_client import AdminCase
@@ -21,7 +22,7 @@ METRICS_KEY = "sk-metrics-key-of-the-tests"
 
 class MetricsTest(AdminCase):
     def test_the_documentation_names_the_metrics_that_there_are(self) -> None:
-        source = "".join(Path(each.__file__).read_text(encoding="utf-8") for each in (metrics, stats))
+        source = "".join(Path(each.__file__).read_text(encoding="utf-8") for each in (metrics, stats, redis))
         exported = set(re.findall(r'"((?:dcp|process)_[a-z_]+)"', source))
         page = (DOCS / "observing.md").read_text(encoding="utf-8")
         table = page.partition("| metric |")[2].partition("\n\n")[0]

@@ -12,8 +12,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from unittest import mock
 
+from deepseek_cursor_proxy.features.keys.feature import Keys
 from deepseek_cursor_proxy.features.keys.limits import BILLION, counters
 from deepseek_cursor_proxy.features.keys.store import Used
+from deepseek_cursor_proxy.features.usage.feature import Usage
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Failure, Raw
 from tests.support.apis import APIS, CHAT, MESSAGES, RESPONSES, Api, ApiReply, ApiTestCase
@@ -59,7 +61,7 @@ class LimitsTestCase(ApiTestCase):
         """A proxy whose clock of limits stands still."""
         known = {"prices": PRICES, "passthrough": {PASSED: self.to_other}}
         proxy = self.proxy(store, **{**known, **settings})
-        limiter = proxy.server.services().limiter
+        limiter = proxy.server.services().get(Keys).limiter
         assert limiter is not None
         limiter._now = lambda: NOW
         return proxy
@@ -72,9 +74,9 @@ class LimitsTestCase(ApiTestCase):
 
     def used(self, proxy: RunningProxy, limit: str, name: str = "ann") -> Used:
         services = proxy.server.services()
-        assert services.limiter is not None
+        assert services.get(Keys).limiter is not None
         [counter] = [each for each, _ in counters(services.config.keys[name], NOW) if each.limit == limit]
-        return services.limiter.usage([counter])[0]
+        return services.get(Keys).limiter.usage([counter])[0]
 
     def assert_fifty_spend_a_budget_for_ten_once(self, proxies: Sequence[RunningProxy]) -> None:
         """Fifty requests at once to proxies that share a budget of ten thousand tokens."""
@@ -198,7 +200,7 @@ class TestBudgets(LimitsTestCase):
 
     def test_without_max_tokens_the_usual_answer_of_the_model_is_reserved(self) -> None:
         proxy = self.ann(usd_per_day=1)
-        ledger = proxy.server.services().ledger
+        ledger = proxy.server.services().get(Usage).ledger
         seen: list[Used] = []
 
         def respond(_: Any) -> Answer:

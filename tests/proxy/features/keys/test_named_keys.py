@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.features.usage.feature import Usage
 from tests.fake_deepseek import Answer, Call
 from tests.support.admin_client import ADMIN_KEY, AdminCase
 from tests.support.harness import RunningProxy, request_bytes
@@ -85,7 +86,7 @@ class NamedKeysTest(AdminCase):
         self.get(admin, "/metrics")
         self.fake.answer(Answer(content="hi"))
         self.assertEqual(200, self.ask(proxy, ANN, [QUESTION]))
-        proxy.server.services().ledger.flush()
+        proxy.server.services().get(Usage).ledger.flush()
         found = self.get(admin, "/api/keys").value
         ann, ben = found["keys"]
         [limit] = ann["limits"]

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy.features.redis.feature import Shared
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.laws.test_protocols import CALLERS, ConversationTestCase, Visible
 from tests.support.admin_client import ADMIN_KEY, AdminCase, fetch
@@ -37,7 +38,7 @@ class SharedTestCase(EngineTestCase, ConversationTestCase, ResponsesTestCase):
 
     def wait_until_written(self, *proxies: RunningProxy) -> None:
         for proxy in proxies:
-            shared = proxy.server.services().shared
+            shared = proxy.server.services().get(Shared).state
             assert shared is not None
             wait_until(lambda shared=shared: not shared.fault and not shared.backlog)
 
@@ -119,7 +120,7 @@ class TestDistantEngine(SharedTestCase):
         conversation, visible = Conversation(CALLERS[1]), Visible(7, 1)
         for step in range(2):
             self.go_on(conversation, visible, f"alone {step} ", APIS[step % 3], each[1], rng)
-        shared = proxies[1].server.services().shared
+        shared = proxies[1].server.services().get(Shared).state
         assert shared is not None
         wait_until(lambda: shared.fault and self.log)
         self.assertEqual(("it does not answer", False), self.state(proxies[1]))

@@ -4,6 +4,8 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.features.keys import limits
+from deepseek_cursor_proxy.features.keys.feature import Keys
+from deepseek_cursor_proxy.features.redis.feature import Shared
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer
 from tests.proxy.features.keys.test_limits import ANN, NOW, LimitsTestCase
@@ -45,14 +47,14 @@ class TestSharedLimits(EngineTestCase, LimitsTestCase):
         self.assertGreater(spent, 0)
         self.engine.stop()
         self.assertEqual(200, self.go(one, max_tokens=1000).status)
-        limiter = one.server.services().limiter
+        limiter = one.server.services().get(Keys).limiter
         assert limiter is not None
         limiter._now = lambda: NOW + limits.GRACE_SECONDS + 1
         reply = self.go(one, max_tokens=1000)
         self.assertEqual((503, True), (reply.status, "retry-after" in reply.headers))
         self.assertIn("The key is fine", reply.value["error"]["message"])
         self.engine.start()
-        shared = one.server.services().shared
+        shared = one.server.services().get(Shared).state
         assert shared is not None
         wait_until(lambda: not shared.fault and not shared.backlog)
         wait_until(lambda: limiter._outage_since is None)

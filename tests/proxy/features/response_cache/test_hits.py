@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.features.response_cache.feature import ResponseCache
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure, Raw, Search, web_tools
 from tests.support.admin_client import AdminCase
@@ -128,7 +129,7 @@ class TestHits(CacheTestCase):
 
     def test_an_answer_is_forgotten_after_its_time(self) -> None:
         proxy = self.proxy()
-        answers = proxy.server.services().response_cache
+        answers = proxy.server.services().get(ResponseCache).answers
         with mock.patch.object(answers, "clock", mock.Mock(return_value=1e9)) as clock:
             replies = [self.ask(proxy, CHAT)]
             clock.return_value += 24 * 3600 - 1

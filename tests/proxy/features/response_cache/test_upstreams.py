@@ -4,6 +4,7 @@ import itertools
 from unittest import mock
 
 from deepseek_cursor_proxy.exchange import attempt
+from deepseek_cursor_proxy.features.response_cache.feature import ResponseCache
 from deepseek_cursor_proxy.features.traces import trace
 from deepseek_cursor_proxy.observers.events import Finished, Observers, Sent
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
@@ -98,7 +99,7 @@ class TestSeveralUpstreams(UpstreamsTestCase):
             seen = [call.args[0] for call in emit.call_args_list]
             *_, accepted = [event for event in seen if isinstance(event, Sent)]
             (ended,) = [event for event in seen if isinstance(event, Finished)]
-            self.assertEqual(1, proxy.server.services().response_cache.stats("USD").totals.misses)
+            self.assertEqual(1, proxy.server.services().get(ResponseCache).answers.stats("USD").totals.misses)
             found.append((accepted.seconds, ended.timing.queue))
         self.assertEqual([(3.0, 1.0), (7.0, 2.0)], found)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from tests.fake_deepseek import Answer, Call
 from tests.support.responses_client import Json, ResponsesTestCase, kinds, output, question
 
@@ -28,7 +29,7 @@ class AgentTestCase(ResponsesTestCase):
         return list(self.complete(self.running, history, stream=True, store=False, **request)["output"])
 
     def assert_nothing_is_kept(self) -> None:
-        self.assertEqual(0, self.running.server.services().responses.stats().responses)
+        self.assertEqual(0, self.running.server.services().get(Responses).store.stats().responses)
 
 
 class TestCodex(AgentTestCase):

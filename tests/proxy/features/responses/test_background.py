@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Failure
 from tests.support.harness import PATIENCE, RunningProxy, read_to_the_end, read_until, request_bytes
@@ -121,7 +122,7 @@ class TestBackground(BackgroundTestCase):
                 self.assertEqual(found, check_stream(self.replayed(proxy, found, -1)))
 
     def test_a_background_response_is_stored_before_its_last_event(self) -> None:
-        responses = self.running.server.services().responses
+        responses = self.running.server.services().get(Responses).store
         is_asked, may_store, update = threading.Event(), threading.Event(), responses.update
 
         def slow(caller: bytes, response: Any) -> bool:
@@ -173,7 +174,7 @@ class TestEvents(BackgroundTestCase):
         for after in (-1, 0, 300, width(1200, 5000), len(reply.events) - 2, len(reply.events)):
             replayed = self.get(self.running, reply.response, f"?stream=true&starting_after={after}")
             self.assertEqual(reply.events[after + 1 :], replayed.events)
-        row = self.running.server.services().responses.stats()
+        row = self.running.server.services().get(Responses).store.stats()
         self.assertLess(row.bytes, 6 * len(text))
 
     def test_a_client_gets_heartbeats_while_its_response_waits_for_a_worker(self) -> None:
@@ -227,19 +228,19 @@ class TestCancel(BackgroundTestCase):
     def test_a_response_deleted_while_it_runs_stays_deleted(self) -> None:
         queued = self.stalled(self.running)
         services = self.running.server.services()
-        may_end, update = threading.Event(), services.responses.update
+        may_end, update = threading.Event(), services.get(Responses).store.update
 
         def slow(*details: Any) -> bool:
             may_end.wait(PATIENCE)
             return update(*details)
 
-        with mock.patch.object(services.responses, "update", slow):
+        with mock.patch.object(services.get(Responses).store, "update", slow):
             self.assertTrue(self.send(self.running, "DELETE", f"{PATH}/{queued['id']}").value["deleted"])
             # Also while its last words are still being written.
             self.assert_gone(self.running, queued)
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
             may_end.set()
-            self.assertTrue(eventually(lambda: not services.jobs._jobs))
+            self.assertTrue(eventually(lambda: not services.get(Responses).jobs._jobs))
         self.assert_gone(self.running, queued)
 
     def assert_gone(self, proxy: RunningProxy, response: Json) -> None:
@@ -257,7 +258,7 @@ class TestBounds(BackgroundTestCase):
         refused = self.create(proxy, "q", background=True)
         self.assertEqual((429, "rate_limit_exceeded"), (refused.status, refused.error["code"]))
         self.assertTrue(refused.headers["retry-after"].isdigit())
-        self.assertEqual(2, proxy.server.services().responses.stats().responses)
+        self.assertEqual(2, proxy.server.services().get(Responses).store.stats().responses)
         self.fake.release.set()
         for each in (running, waiting):
             self.assertEqual("completed", self.finished(proxy, each)["status"])

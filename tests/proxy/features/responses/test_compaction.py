@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.support.harness import RunningProxy
 from tests.support.responses_client import PATH, TOOLS, ClientReply, Json, ResponsesTestCase, kinds, output, question
@@ -158,7 +159,7 @@ class TestInputTokens(ResponsesTestCase):
         self.fake.forget()
         self.assertGreater(self.count(self.running, input="hi", previous_response_id=first["id"]), 400)
         self.assertEqual([], self.fake.seen)
-        self.assertEqual(1, self.running.server.services().responses.stats().responses)
+        self.assertEqual(1, self.running.server.services().get(Responses).store.stats().responses)
 
     def test_input_tokens_of_a_bad_request_are_refused(self) -> None:
         for body in ({"input": 7}, {}, {"input": "q", "conversation": "c"}):

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from tests.fake_deepseek import Answer
 from tests.proxy.features.responses.test_background import BackgroundTestCase, dechunked
 from tests.support.harness import PATIENCE
@@ -54,7 +55,7 @@ class TestRaces(BackgroundTestCase):
                 self.assertIn(found["status"], ENDS)
 
     def test_an_end_that_races_a_delete_leaves_nothing(self) -> None:
-        tasks = self.running.server.services().jobs._jobs
+        tasks = self.running.server.services().get(Responses).jobs._jobs
         for count in range(9):
             response = self.stalled_after(count)
             path = f"{PATH}/{response['id']}"

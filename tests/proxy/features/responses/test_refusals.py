@@ -4,6 +4,7 @@ import json
 import time
 from typing import Any
 
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from tests.support.responses_client import HOSTED, OPAQUE, PATH, Json, ResponsesTestCase, output, question
 from tests.support.width import width
 
@@ -25,7 +26,7 @@ class TestRefusals(ResponsesTestCase):
 
     def assert_alive(self) -> None:
         self.complete(self.running, "Are you there?")
-        self.assertEqual(1, self.running.server.services().responses.stats().responses)
+        self.assertEqual(1, self.running.server.services().get(Responses).store.stats().responses)
 
     def test_wrong_fields_of_a_responses_request_are_named(self) -> None:
         call: Json = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from deepseek_cursor_proxy.protocols import input_items
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek
 from tests.support.harness import PATIENCE, RunningProxy, read_until
@@ -237,7 +238,7 @@ class TestStorage(ResponsesTestCase):
             after = f"&after={page['last_id']}"
 
     def test_a_response_is_stored_before_its_last_event(self) -> None:
-        responses = self.running.server.services().responses
+        responses = self.running.server.services().get(Responses).store
         is_asked, may_store, put = threading.Event(), threading.Event(), responses.put
 
         def slow(*details: Any, **options: Any) -> None:
@@ -295,7 +296,7 @@ class TestPassthrough(ResponsesTestCase):
 
 
 def stored(proxy: RunningProxy) -> int:
-    return proxy.server.services().responses.stats().responses
+    return proxy.server.services().get(Responses).store.stats().responses
 
 
 def calls_sent(fake: FakeDeepSeek) -> list[dict[str, Any]]:

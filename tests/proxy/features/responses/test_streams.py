@@ -5,6 +5,7 @@ from dataclasses import replace
 from unittest import mock
 
 from deepseek_cursor_proxy.features.responses import writer
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from tests.fake_deepseek import Answer, Call, Failure, Raw
 from tests.proxy.faults.test_client_disconnects import WAYS
 from tests.proxy.features.responses.test_background import first_response
@@ -106,7 +107,7 @@ class TestStreams(ResponsesTestCase):
     def test_a_plain_response_that_breaks_is_an_error_and_stores_nothing(self) -> None:
         self.fake.answer(Answer("Hm.", "Some text.", cut_after=20))
         self.assertEqual(502, self.create(self.running, "q").status)
-        self.assertEqual(0, self.running.server.services().responses.stats().responses)
+        self.assertEqual(0, self.running.server.services().get(Responses).store.stats().responses)
 
     def test_a_disconnect_ends_the_call_and_the_response_is_stored_so_far(self) -> None:
         for leave in WAYS:

@@ -9,12 +9,7 @@ from unittest import skipUnless
 
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.support.harness import SocketTestCase
-
-CALLED = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [{"id": "call_9", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}],
-}
+from tests.support.histories import CALLED
 
 
 class TestTrace(SocketTestCase):

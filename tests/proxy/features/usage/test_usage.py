@@ -17,7 +17,9 @@ from unittest import mock
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.features.dashboard.service import AdminService
+from deepseek_cursor_proxy.features.usage.feature import Usage
 from deepseek_cursor_proxy.features.usage.ledger import WaitingRequests
+from deepseek_cursor_proxy.proxy import ADMIN_ROUTES
 from deepseek_cursor_proxy.storage.database import open_read_only
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer
@@ -78,7 +80,7 @@ class TestUsage(UsageTestCase):
 
     def test_a_request_is_in_the_usage_at_once(self) -> None:
         proxy = self.with_file(reasoning_content_path=self.path, admin_key="sk-only-its-digest-is-known", admin_port=0)
-        service = AdminService(proxy.server, LoadedConfig(proxy.server.config, {}), self.folder)
+        service = AdminService(proxy.server, LoadedConfig(proxy.server.config, {}), self.folder, ADMIN_ROUTES)
         self.addCleanup(service.close)
         with mock.patch.object(WaitingRequests, "seconds_between_batches", 600):
             self.round_trip(proxy, chat_body("a"))
@@ -118,7 +120,7 @@ class TestUsage(UsageTestCase):
         names = ("=1+1", "+1", "-1", "@SUM(1)", "＝1", "\t=1", "\r=1", " =1", '=HYPERLINK("http://x","y")', "a=1", "-x")
         proxy = self.with_file()
         for name in ("", *names):
-            proxy.server.services().ledger.add(record(1, time.time(), model=name))
+            proxy.server.services().get(Usage).ledger.add(record(1, time.time(), model=name))
         proxy.close()
         rows = list(csv.DictReader(io.StringIO(self.output("usage", "--by", "model", "--csv"))))
         found = {row.pop("model") for row in rows}

@@ -10,6 +10,7 @@ from unittest import mock
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.proxy import ROUTES
 
 DASHBOARD = "http://127.0.0.1:9001/"
 
@@ -21,7 +22,7 @@ class StartPageTest(unittest.TestCase):
         request = HttpRequest(
             method, "/", headers={**given, **{name.replace("_", "-"): headers[name] for name in headers}}
         )
-        return App(ProxyConfig(), services, dashboard_url)(request)
+        return App(ProxyConfig(), services, ROUTES, dashboard_url)(request)
 
     def text(self, reply: HttpReply) -> str:
         assert isinstance(reply.body, bytes)

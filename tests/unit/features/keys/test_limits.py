@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.config.named_keys import KeyGroup, NamedKey, key_group, named_key
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, PriceUnknown, ProxyError
 from deepseek_cursor_proxy.features.keys import limits
 from deepseek_cursor_proxy.features.keys.limits import BILLION, Admission, Estimate, Limiter, counters
-from deepseek_cursor_proxy.config.named_keys import KeyGroup, NamedKey, key_group, named_key
 from deepseek_cursor_proxy.features.keys.store import LEASE_SECONDS, Hold, LimitTables, Refusal, Spent, Used
 from deepseek_cursor_proxy.observers.events import (
     CLIENT_LEFT,

@@ -2,8 +2,8 @@ import random
 from collections.abc import Callable
 from unittest import mock
 
+from deepseek_cursor_proxy.features.keys.shared import SharedLimits
 from deepseek_cursor_proxy.features.keys.store import Counter, Hold, LimitTables, Refusal, Spent, Used
-from deepseek_cursor_proxy.features.redis.limits import SharedLimits
 from deepseek_cursor_proxy.storage.faults import Unusable
 from tests.support.shared_engine import EngineTestCase
 from tests.support.width import width

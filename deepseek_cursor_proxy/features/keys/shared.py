@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from deepseek_cursor_proxy.features.keys.store import (
     LEASE_SECONDS,
     SETTLED_SECONDS,
+    TABLES,
     Counter,
     Hold,
     Refusal,
@@ -56,6 +57,7 @@ class SharedLimits:
     def __init__(self, state: SharedState) -> None:
         self._state = state
         self._database = state.backlog.database
+        self._database.require(TABLES)
         self._faults = FaultGuard(_log, "limits")
         self._lock = threading.Lock()
         # What was spent of counters whose period has not ended, as far as this instance knows.

@@ -1,0 +1,96 @@
+"""Feature: what can be taken away from the proxy, as the core sees it.
+
+The core imports none. `proxy.py` lists them, and `open` of a feature's `feature.py` adds it to the services: as one of
+`Services.features`, and where it takes part in a request, in place of a default that does nothing. To take a feature
+away, delete its folder and the lines of `proxy.py` that name it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deepseek_cursor_proxy.observers.events import Handlers
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.services import Services
+
+
+# Of the values that a Recent has.
+_MOST_RECENT = 16
+
+
+class Gauge(NamedTuple):
+    """A figure for Prometheus."""
+
+    name: str
+    help: str
+    value: float
+
+
+class Recent:
+    """Values that take long to compute, each used for some seconds. The lock protects them; one thread computes."""
+
+    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._values: dict[object, tuple[float, Any]] = {}
+
+    def read(self, key: object, compute: Callable[[], Any]) -> Any:
+        with self._lock:
+            computed_at, value = self._values.get(key, (float("-inf"), None))
+            if value is None or self.now() - computed_at >= self._seconds:
+                value = compute()
+                while len(self._values) >= _MOST_RECENT:
+                    del self._values[next(iter(self._values))]
+                self._values[key] = self.now(), value
+            return value
+
+
+class Feature:
+    """Built once, and kept when the settings change. Called by any thread. A method does nothing unless overridden."""
+
+    # That of its folder.
+    name: str
+
+    def start(self, services: "Services") -> None:
+        """All features are open."""
+
+    def share(self, shared: Any) -> None:
+        """Share the tables with other proxies, by the SharedState of `features/redis`."""
+
+    def handlers(self) -> Handlers:
+        """The events that it observes, asked for again when the settings have changed."""
+        return {}
+
+    def reconfigure(self, services: "Services") -> None:
+        """The settings have changed."""
+
+    def accept(self, caller: bytes) -> None:
+        """Write what was held for a caller until an upstream accepted its key (see `access`)."""
+
+    def drain(self, seconds: float) -> None:
+        """Let work that no client waits for finish for that long, then end it."""
+
+    def close(self) -> None: ...
+
+    # For the admin listener …
+
+    def flush(self) -> None:
+        """Write what waits, because a command is going to read it."""
+
+    def facts(self, services: "Services") -> Mapping[str, Any]:
+        """Fields of /api/stats."""
+        return {}
+
+    def details(self, services: "Services", number: int) -> Mapping[str, Any]:
+        """What it knows of a request of this run, as fields of /api/requests/{number}."""
+        return {}
+
+    def readiness(self) -> Mapping[str, str]:
+        """Fields of /readyz while the proxy is ready."""
+        return {}
+
+    def gauges(self) -> Iterable[Gauge]:
+        return ()
