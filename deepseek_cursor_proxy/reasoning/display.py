@@ -68,7 +68,7 @@ class _ChoiceDisplay:
             return [self.show(delta)]
         if delta.reasoning and self._form is None:
             return [delta]
-        if delta.reasoning and self._writer is not None and self._writer.take_plain(delta.reasoning):
+        if delta.reasoning and self._writer is not None and self._writer.write_plain(delta.reasoning):
             # Without _replace(), which takes three times as long: nearly all reasoning takes this path.
             return [Delta(delta.choice, None, delta.reasoning, (), None, None, delta.chunk, delta.run)]
         if delta.text and self._has_text and not (self._writer or self._notice):

@@ -160,7 +160,7 @@ class Escaper:
         self.is_ambiguous = False
         self._is_unscanned = True
 
-    def take_plain(self, text: str) -> bool:
+    def write_plain(self, text: str) -> bool:
         """Write a piece if it stays unchanged. True if it did."""
         if "<" in text or "&" in text or "]:" in text or "\\:" in text or self._is_holding:
             return False
@@ -172,7 +172,7 @@ class Escaper:
         return True
 
     def write(self, text: str) -> str:
-        return text if self.take_plain(text) else self.feed(text)
+        return text if self.write_plain(text) else self.feed(text)
 
     def end(self) -> str:
         """The rest, and the end of an open fence."""

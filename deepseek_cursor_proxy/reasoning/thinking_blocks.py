@@ -21,9 +21,9 @@ from deepseek_cursor_proxy.reasoning import markdown_escape
 
 
 class BlockWriter(Protocol):
-    """Writes the inside of one block, piece by piece; `take_plain` only a piece that stays unchanged."""
+    """Writes the inside of one block, piece by piece; `write_plain` only a piece that stays unchanged."""
 
-    def take_plain(self, text: str) -> bool: ...
+    def write_plain(self, text: str) -> bool: ...
 
     def write(self, text: str) -> str: ...
 
@@ -89,7 +89,7 @@ class _TagWriter:
         # The beginning of a tag.
         self._unfinished = ""
 
-    def take_plain(self, text: str) -> bool:
+    def write_plain(self, text: str) -> bool:
         return not self._unfinished and "<" not in text
 
     def write(self, text: str) -> str:
