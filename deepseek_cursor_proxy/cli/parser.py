@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -37,8 +37,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = _CommonSettings
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all settings and exit")
     add_config(parser)
-    # Without it argparse prints two screens of flags before their explanations.
-    parser.usage = f"{parser.prog} [settings]"
     titles = dict.fromkeys(["common settings", *(setting.group for setting in SETTINGS)])
     groups = {title: parser.add_argument_group(title) for title in titles}
     for setting in SETTINGS:
@@ -50,7 +48,18 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
             group.add_argument(negated, dest=setting.key, default=default, action="store_const", const="off", help=help)
 
 
-class _CommonSettings(argparse.HelpFormatter):
+class _Help(argparse.HelpFormatter):
+    """Help with a usage of one line: argparse repeats all flags in it, on up to two screens."""
+
+    def add_usage(
+        self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: str | None = None
+    ) -> None:
+        # With a prefix it is the name of a parser that has subparsers.
+        flags = [argparse.Action(["flags"], "flags", nargs=0)] if prefix is None else []
+        super().add_usage(usage, [*flags, *(each for each in actions if not each.option_strings)], (), prefix)
+
+
+class _CommonSettings(_Help):
     """Help without the settings that few people change, and without second names."""
 
     rare = frozenset(setting.key for setting in SETTINGS if not setting.is_common)
@@ -62,7 +71,7 @@ class _CommonSettings(argparse.HelpFormatter):
 
 class _HelpAll(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        parser.formatter_class = argparse.HelpFormatter
+        parser.formatter_class = _Help
         parser.print_help()
         parser.exit()
 
@@ -189,7 +198,7 @@ def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
     if command.run is None:
         # Without a subcommand.
         parser.set_defaults(command=lambda _: parser.print_help())
-        subparsers = parser.add_subparsers(metavar="WHAT")
+        subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
         for subcommand in resolve(command.commands):
             _fill(subparsers.add_parser(subcommand.name, help=subcommand.help), subcommand)
         return
@@ -207,7 +216,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **details: Any) -> None:
         # An abbreviation that works today is ambiguous with the next setting.
-        super().__init__(allow_abbrev=False, **details)
+        super().__init__(allow_abbrev=False, formatter_class=_Help, **details)
         self.set_defaults(parser=self)
 
     def refuse_unknown(self, words: list[str], commands: Sequence[str]) -> NoReturn:

@@ -45,7 +45,7 @@ _PASSED_ON = ("SIGTERM", "SIGHUP")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.usage = f"{parser.prog} [--model MODEL] [--config FILE] CLIENT [ARGUMENTS …]"
+    parser.usage = f"{parser.prog} [flags] CLIENT [ARGUMENTS …]"
     # Not `model`: that is the setting of the proxy.
     parser.add_argument(
         "--model",

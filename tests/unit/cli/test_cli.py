@@ -183,6 +183,8 @@ class HelpTest(CliTest):
                 takes_all = line in ("serve", "config show", "service install")
                 text = self.output_of(*line.split(), "--help-all" if takes_all else "--help")
                 self.assertEqual(takes_all, "--reasoning-effort" in text)
+                usage = " ".join(text.partition("\n\n")[0].split())
+                self.assertRegex(usage, rf"^usage: deepseek-cursor-proxy {line} \[flags\]( [A-Z[][^-]*)?$")
                 listed = set(re.findall(r"(?m)(?:^  |, )(-[a-z-]+)", text))
                 parser = build_parser(line.split()[0], COMMANDS)
                 for word in line.split():
