@@ -41,6 +41,7 @@ AGENTS = (
     ListedClient("Kimi CLI", "KimiCLI/"),  # 1.40 (source)
     ListedClient("Droid", "factory-cli/"),  # 0.232 (source)
     ListedClient("Zed", "Zed/"),  # 0.2 (source)
+    ListedClient("GitHub Copilot in VS Code", "GitHubCopilotChat/"),  # 0.67.0
     ListedClient("LangChain.js", "langchainjs-openai/"),  # 1.5.13
     ListedClient("AI SDK", "ai/"),  # 6.0.326
     ListedClient("AI SDK's providers, Cline", "ai-sdk/"),  # cline 3.0.65
@@ -76,6 +77,7 @@ _CLAUDE_CODE_KEY = "Claude Code sends ANTHROPIC_AUTH_TOKEN, which counts here, a
 _CODEX_KEY = "Codex sends the environment variable that env_key of its model provider names (in ~/.codex/config.toml)."
 _ANTHROPIC_KEY = "Anthropic's SDKs send ANTHROPIC_AUTH_TOKEN as a bearer token, which counts, and ANTHROPIC_API_KEY."
 _OPENAI_KEY = "OpenAI's SDKs send OPENAI_API_KEY."
+_VSCODE_KEY = "In VS Code: F1, Chat: Manage Language Models, right-click the model, Update API Key."
 _ANY_KEY = "It is one of your client's settings."
 
 
@@ -174,6 +176,8 @@ def key_setting(request: HttpRequest) -> str:
         return _CLAUDE_CODE_KEY
     if _CODEX.search(agent):
         return _CODEX_KEY
+    if _VSCODE.search(agent):
+        return _VSCODE_KEY
     if "/messages" in request.path or request.header("anthropic-version") is not None:
         return _ANTHROPIC_KEY
     if "/responses" in request.path or request.header("x-stainless-lang") is not None or _OPENAI.match(agent):
@@ -197,6 +201,7 @@ _CLAUDE_CODE = _product_pattern("claude-cli/")
 _CLAUDE = _product_pattern(r"claude[\w-]{0,40}/")
 # The name is bounded: without that, 64 kB of " codex" took 3.5 s, and a request needs no key to get here.
 _CODEX = _product_pattern(r"codex[\w -]{0,40}/")
+_VSCODE = _product_pattern("GitHubCopilotChat/")
 _OPENAI = re.compile(r"(?:Async)?(?:Azure)?OpenAI/", re.IGNORECASE)
 _AGENTS = _product_pattern(*(re.escape(client.marker) for client in AGENTS))
 _SDKS = _product_pattern(*(re.escape(client.marker) for client in SDKS if client.marker.endswith("/")))

@@ -36,6 +36,8 @@ WITHOUT_BLOCK = {
     "opencode 1.18.33": ("opencode/1.18.33 ai-sdk/provider-utils/4.0.23 runtime/bun/1.3.14", {}),
     "qwen-code 0.24.4": ("QwenCode/0.24.4 (linux; x64)", JS),
     "cline 3.0.65": ("ai-sdk/openai-compatible/3.0.37 ai-sdk/provider-utils/5.0.30 runtime/bun/1.3.13", {}),
+    "GitHub Copilot in VS Code 1.139": ("GitHubCopilotChat/0.67.0", {}),
+    "GitHub's copilot 1.0.102": ("OpenAI/JS 5.20.1", JS),
     "cn 1.5.47, whose class names are minified": ("ls/JS 5.23.2", JS),
 }
 WITH_BLOCK = {

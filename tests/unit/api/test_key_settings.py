@@ -10,7 +10,7 @@ CHAT, AZURE = "/v1/chat/completions", "/openai/deployments/d/chat/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 CURSOR, CODEX, CLAUDE = "Cursor/3.17", "codex_exec/0.166.0 (Linux)", "claude-cli/2.1.325 (external, sdk-cli)"
 ANTHROPIC = {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"}
-NAMES = {"Cursor", "Azure", "Codex", "env_key", "Claude Code", "OPENAI_API"} | ANTHROPIC
+NAMES = {"Cursor", "VS Code", "Azure", "Codex", "env_key", "Claude Code", "OPENAI_API"} | ANTHROPIC
 
 
 class TestKeySetting(unittest.TestCase):
@@ -20,6 +20,7 @@ class TestKeySetting(unittest.TestCase):
             (AZURE, CURSOR, {}, {"Cursor", "Azure"}),
             (RESPONSES, CODEX, {}, {"Codex", "env_key"}),
             (RESPONSES, "Codex Desktop/1.2", {}, {"Codex", "env_key"}),
+            *((path, "GitHubCopilotChat/0.67.0", {}, {"VS Code"}) for path in (CHAT, RESPONSES, MESSAGES)),
             (MESSAGES, CLAUDE, {}, {"Claude Code"} | ANTHROPIC),
             (MESSAGES, "Anthropic/Python 1.0", {}, ANTHROPIC),
             (MESSAGES, "", {}, ANTHROPIC),
