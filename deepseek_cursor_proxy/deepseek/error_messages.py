@@ -8,6 +8,7 @@ errors stay.
 import re
 
 from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek.model_names import CONTEXT_TOKENS
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 
@@ -15,8 +16,6 @@ from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 _RETRY_AFTER_SECONDS = 5
 _BUSY = (429, 503)
 
-# The context of both models.
-_CONTEXT_TOKENS = 1_048_576
 OVERFLOW = "context_length_exceeded"
 
 # As worded by DeepSeek, by the engines that gateways run its models on, and by gateways.
@@ -159,7 +158,7 @@ def is_overflow_message(message: str) -> bool:
 
 
 def _overflow_refusal(message: str) -> UpstreamRefused:
-    limit = _first_number(_LIMIT, message[:4000]) or _CONTEXT_TOKENS
+    limit = _first_number(_LIMIT, message[:4000]) or CONTEXT_TOKENS
     requested = _first_number(_REQUESTED, message[:4000], above=limit)
     however = f"your messages resulted in {requested} tokens" if requested else "your messages are longer than that"
     message = (

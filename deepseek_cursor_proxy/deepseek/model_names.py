@@ -14,6 +14,9 @@ from deepseek_cursor_proxy.deepseek import hosts
 # DeepSeek's current names, in the order of `GET /models`.
 MODELS = ("deepseek-v4-pro", "deepseek-flash")
 DISPLAY_NAMES = {"deepseek-v4-pro": "DeepSeek V4 Pro", "deepseek-flash": "DeepSeek Flash"}
+# DeepSeek's own figures, of both.
+CONTEXT_TOKENS = 1_048_576
+OUTPUT_TOKENS = 393_216
 # Claude Code (2.1.327) and Claude Desktop offer only models with "claude" or "anthropic" in the name. Our names are
 # listed to them with this prefix, and every listed name is accepted with it.
 CLAUDE_PREFIX = "claude-"

@@ -2,6 +2,7 @@
 
     clients             each client: its files on every system, what has to stand there, and whether it does
     launches            the clients that `run` starts: variables and flags for one run
+    codex_catalogue     what Codex has to know of the models
     documents           files of other programs as text and back to the same bytes; what an editor is
     marked_text         edits of TOML and YAML, which mark their lines
     json_text           edits of JSON, with or without comments

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.cli.setup import clients
+from deepseek_cursor_proxy.cli.setup import clients, codex_catalogue
 from deepseek_cursor_proxy.cli.setup.clients import PROVIDER, ProxyEndpoint
 
 
@@ -52,7 +52,7 @@ def _codex(endpoint: ProxyEndpoint, folder: Path) -> Launch:
     values = {**clients.codex_keys(endpoint, path), **provider}
     # What is no TOML counts as text, so nothing has to be quoted.
     flags = [word for name, value in values.items() for word in ("-c", f"{name}={value}")]
-    return Launch(flags=flags, files={path: clients.codex_catalogue(endpoint.models)})
+    return Launch(flags=flags, files={path: codex_catalogue.text(endpoint.models)})
 
 
 def _opencode(endpoint: ProxyEndpoint, folder: Path) -> Launch:
