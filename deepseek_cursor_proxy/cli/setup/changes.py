@@ -118,7 +118,7 @@ def _before(target: Target, now: bytes | None, entry: "FileEntry | None") -> byt
     document = decode(now)
     text = target.editor.revert(document.text, entry.record if entry is not None else [])
     is_new = entry is None or entry.before is None
-    if is_new and text != document.text and text.strip() in ("", "{}"):
+    if is_new and text != document.text and text.strip() in ("", "{}", "[]"):
         return None
     return document.encode(text)
 

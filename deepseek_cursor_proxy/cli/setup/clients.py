@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.cli.setup import codex_catalogue
 from deepseek_cursor_proxy.cli.setup.documents import Editor, Unreadable, WholeFile, read_text
-from deepseek_cursor_proxy.cli.setup.json_text import JsonEdit
+from deepseek_cursor_proxy.cli.setup.json_text import JsonDocument, JsonEdit
 from deepseek_cursor_proxy.cli.setup.marked_text import TomlEdit, YamlItems, YamlKeys
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.config.values import expand_home
@@ -268,6 +268,55 @@ def _cost(slug: str) -> dict[str, float]:
     return {} if step is None else {"input": step.peak.miss, "output": step.peak.output, "cache_read": step.peak.hit}
 
 
+def _vscode(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
+    names = [machine.app_data / "Code", machine.app_data / "Code - Insiders"]
+    place = next(filter(Path.exists, names), names[0]) / "User"
+    models = [
+        {
+            "id": slug,
+            "name": DISPLAY_NAMES[slug],
+            # Without a path, so that apiType alone chooses among the three APIs.
+            "url": endpoint.base_url,
+            "toolCalling": True,
+            "vision": can_see_images(slug),
+            "maxInputTokens": CONTEXT_TOKENS - OUTPUT_TOKENS,
+            "maxOutputTokens": OUTPUT_TOKENS,
+            "thinking": True,
+            # VS Code 1.139 begins with the first.
+            "supportsReasoningEffort": ["high", "low", "max"],
+        }
+        for slug in endpoint.models
+    ]
+    group: dict[str, Any] = {
+        "name": PROVIDER,
+        "vendor": _VSCODE_VENDOR,
+        "apiKey": f"${{input:chat.lm.secret.{PROVIDER}}}",
+        "apiType": "chat-completions",
+        "models": models,
+    }
+    path = place / "chatLanguageModels.json"
+    with contextlib.suppress(Unreadable):
+        # A second setup keeps the name of the key that VS Code has, and what was chosen there.
+        found = JsonDocument(read_text(path) or "[]", has_comments=True, is_list=True).find((PROVIDER,))[1]
+        if found is not None and found.value.get("vendor") == _VSCODE_VENDOR:
+            group |= {name: value for name, value in found.value.items() if name in _VSCODE_VOLATILE}
+    edit = JsonEdit({(PROVIDER,): group}, has_comments=True, is_list=True, volatile=_VSCODE_VOLATILE)
+    # Titles, commit messages and the like, which otherwise need an account of GitHub.
+    utility: JsonValues = {(f"chat.utility{size}Model",): f"{_VSCODE_VENDOR}/{FLASH}" for size in ("", "Small")}
+    return [Target(path, edit), Target(place / "settings.json", JsonEdit(utility, has_comments=True))]
+
+
+_VSCODE_VENDOR = "customendpoint"
+# VS Code 1.139 sets the first when it gets the key and the last when a thinking effort is chosen; the user the other.
+_VSCODE_VOLATILE = ("apiKey", "apiType", "settings")
+
+
+def _vscode_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
+    yield f"Restart VS Code. Then give it {endpoint.key_word} once, which it keeps in the keychain: press F1,"
+    yield "Chat: Manage Language Models, right-click a DeepSeek model, Update API Key."
+    yield 'The models are asked by chat completions; "apiType" in that file may be "responses" or "messages" as well.'
+
+
 def _qwen_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
     auth = {"selectedType": "openai", "baseUrl": endpoint.base_url, "apiKey": f"${endpoint.key_variable}"}
     values: JsonValues = {("security", "auth", name): value for name, value in auth.items()}
@@ -445,6 +494,7 @@ CLIENTS = {
         Client("codex", "Codex", "codex", _codex),
         Client("claude-code", "Claude Code", "claude", _claude_code, "ANTHROPIC_AUTH_TOKEN", notes=_claude_code_notes),
         Client("opencode", "opencode", "opencode", _opencode),
+        Client("vscode", "VS Code", "code", _vscode, key_variable="", notes=_vscode_notes),
         Client("qwen-code", "Qwen Code", "qwen", _qwen_code, notes=_qwen_code_notes),
         Client("continue", "Continue", "cn", _continue, rival="config.json", notes=_continue_notes),
         Client("cline", "Cline", "cline", _cline, needs_key=True, notes=_cline_notes),

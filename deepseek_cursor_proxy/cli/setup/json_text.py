@@ -1,8 +1,9 @@
 """An edit of JSON text: values at given paths are set, and all else keeps its place, its spelling and its comments.
 
-JSON has no room for marks, so what stood there before is recorded and `revert` needs that record. It takes back only
-values that are still ours. Comments, and commas after the last member, are overwritten with blanks before `json` reads
-the text, so every position is one of the original text.
+The text is an object, or a list of objects that have a `name`, with which a path then begins. JSON has no room for
+marks, so what stood there before is recorded and `revert` needs that record. It takes back only values that are still
+ours. Comments, and commas after the last member, are overwritten with blanks before `json` reads the text, so every
+position is one of the original text.
 """
 
 import hashlib
@@ -25,27 +26,33 @@ _BLANKS = re.compile(r"[ \t\r\n]*")
 
 @dataclass(frozen=True)
 class JsonEdit:
-    """`defaults` are set only where there is nothing yet; `has_comments` if the program reads comments in its file."""
+    """`defaults` are set only where there is nothing yet; `has_comments` if the program reads comments in its file.
+
+    `volatile` are members that the program itself sets in our values: they may differ when the values are taken back.
+    """
 
     values: Values
     defaults: Values = field(default_factory=dict)
     has_comments: bool = False
+    is_list: bool = False
+    volatile: tuple[str, ...] = ()
 
     def apply(self, text: str) -> EditResult:
-        text, record = text if text.strip() else "{}\n", []
+        text, record = text if text.strip() else f"{self._nothing}\n", []
         for path, value in (*self.defaults.items(), *self.values.items()):
-            document = JsonDocument(text, has_comments=self.has_comments)
+            document = self._parse(text)
             parents, member = document.find(path)
             if member is not None and (path in self.defaults or member.value == value):
                 continue
             depth = len(parents)
             old = text[member.at : member.end] if member is not None else None
-            record.append({"path": list(path), "new": _digest(value), "old": old, "new_objects": len(path) - depth})
+            new = self._digest(value)
+            record.append({"path": list(path), "new": new, "old": old, "new_objects": len(path) - depth})
             # Missing objects on the way are created with the value in them.
             for name in reversed(path[depth:]):
                 value = {name: value}
             text = document.set(parents[-1], path[depth - 1], value, member)
-        document = JsonDocument(text, has_comments=self.has_comments)
+        document = self._parse(text)
         for path, value in self.values.items():
             member = document.find(path)[1]
             if member is None or member.value != value:
@@ -53,25 +60,25 @@ class JsonEdit:
         return EditResult(text, record)
 
     def revert(self, text: str, record: Record) -> str:
-        JsonDocument(text if text.strip() else "{}", has_comments=self.has_comments)
+        self._parse(text if text.strip() else self._nothing)
         for change in reversed(record):
             text = self._revert(text, tuple(change["path"]), change)
         return text
 
     def _revert(self, text: str, path: Path, change: dict[str, Any]) -> str:
-        document = JsonDocument(text, has_comments=self.has_comments)
+        document = self._parse(text)
         parents, member = document.find(path)
         if member is None or text[member.at : member.end] == change["old"]:
             # It was removed by hand, or restored already.
             return text
-        if _digest(member.value) != change["new"]:
+        if self._digest(member.value) != change["new"]:
             raise ChangedLines(f"{'.'.join(path)} is no longer as setup wrote it")
         if change["old"] is not None:
             return f"{text[: member.at]}{change['old']}{text[member.end :]}"
         text = document.remove(parents[-1], member)
         # Objects that were created for it and are empty again.
         for depth in range(len(path) - 1, len(path) - 1 - change["new_objects"], -1):
-            document = JsonDocument(text, has_comments=self.has_comments)
+            document = self._parse(text)
             parents, member = document.find(path[:depth])
             if member is None or member.value != {}:
                 break
@@ -85,16 +92,24 @@ class JsonEdit:
             for name in path[:-1]:
                 inner = inner.setdefault(name, {})
             inner[path[-1]] = value
-        return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps([*whole.values()] if self.is_list else whole, indent=2, ensure_ascii=False) + "\n"
 
+    @property
+    def _nothing(self) -> str:
+        return "[]" if self.is_list else "{}"
 
-def _digest(value: Any) -> str:
-    """Stands for a value in the record, which must not hold keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    def _parse(self, text: str) -> "JsonDocument":
+        return JsonDocument(text, has_comments=self.has_comments, is_list=self.is_list)
+
+    def _digest(self, value: Any) -> str:
+        """Stands for a value in the record, which must not hold keys."""
+        if isinstance(value, dict):
+            value = {name: inner for name, inner in value.items() if name not in self.volatile}
+        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 class JsonMember(NamedTuple):
-    """A member of an object: it starts with its name, and its value stands from `at` to `end`."""
+    """A member of an object: it starts with its name, and its value stands from `at` to `end`. Or an item of a list."""
 
     name: str
     start: int
@@ -104,17 +119,18 @@ class JsonMember(NamedTuple):
 
 
 class JsonObject(NamedTuple):
-    """An object from its opening brace to the position after its closing one."""
+    """An object, or the list, from its opening bracket to the position after its closing one."""
 
     start: int
     end: int
     members: list[JsonMember]
+    is_list: bool
 
 
 class JsonDocument:
-    """The text of an object; Unreadable if it is none, or has comments that its program does not read."""
+    """The text of an object or list; Unreadable if it is none, or has comments that its program does not read."""
 
-    def __init__(self, text: str, *, has_comments: bool) -> None:
+    def __init__(self, text: str, *, has_comments: bool, is_list: bool = False) -> None:
         self._text = text
         self._plain = _COMMENT.sub(_blank_comment, text)
         self._strict = _LAST_COMMA.sub(lambda found: f"{found[1]}{found[2]} " if found[1] else found[0], self._plain)
@@ -127,11 +143,11 @@ class JsonDocument:
             raise Unreadable(f"it is not valid JSON{where}") from None
         if self._strict != text and not has_comments:
             raise Unreadable("it has comments or commas that plain JSON does not have")
-        if not isinstance(self.value, dict):
-            raise Unreadable("it is not an object in braces")
+        if not isinstance(self.value, list if is_list else dict):
+            raise Unreadable("it is not a list in brackets" if is_list else "it is not an object in braces")
         # The layout: line ends and indentation.
         self._line_end = line_end(text)
-        found = re.search(r"^([ \t]+)\"", text, re.MULTILINE)
+        found = re.search(r'^([ \t]+)["{]', text, re.MULTILINE)
         self._step = found[1] if found else "  "
 
     def find(self, path: Path) -> tuple[list[JsonObject], JsonMember | None]:
@@ -148,16 +164,21 @@ class JsonDocument:
 
     def _object(self, start: int) -> JsonObject:
         members = []
+        is_list = self._plain[start] == "["
         at = self._skip(start + 1)
-        while self._plain[at] != "}":
-            name, end = _DECODER.raw_decode(self._strict, at)
-            value_at = self._skip(self._skip(end) + 1)
+        while self._plain[at] != ("]" if is_list else "}"):
+            name, value_at = "", at
+            if not is_list:
+                name, end = _DECODER.raw_decode(self._strict, at)
+                value_at = self._skip(self._skip(end) + 1)
             value, end = _DECODER.raw_decode(self._strict, value_at)
+            if is_list and isinstance(value, dict):
+                name = str(value.get("name", ""))
             members.append(JsonMember(name, at, value_at, end, value))
             at = self._skip(end)
             if self._plain[at] == ",":
                 at = self._skip(at + 1)
-        return JsonObject(start, at + 1, members)
+        return JsonObject(start, at + 1, members, is_list)
 
     def _skip(self, at: int) -> int:
         """The position behind blanks and comments."""
@@ -171,15 +192,16 @@ class JsonDocument:
         if member is not None:
             rendered = self._render(value, self._indent(member.start))
             return text[: member.at] + rendered + text[member.end :]
+        label = "" if parent.is_list else f"{json.dumps(name)}: "
         if parent.members:
-            return self._append(parent.members[-1], name, value)
+            return self._append(parent.members[-1], label, value)
         indent, inside = self._indent(parent.start), text[parent.start + 1 : parent.end - 1]
         rendered = self._render(value, indent + self._step)
-        first = f"{self._line_end}{indent}{self._step}{json.dumps(name)}: {rendered}"
+        first = f"{self._line_end}{indent}{self._step}{label}{rendered}"
         rest = inside if inside.strip() else f"{self._line_end}{indent}"
         return text[: parent.start + 1] + first + rest + text[parent.end - 1 :]
 
-    def _append(self, last: JsonMember, name: str, value: Any) -> str:
+    def _append(self, last: JsonMember, label: str, value: Any) -> str:
         """Add a member behind the last one: on its own line if the last one is, else on the same line."""
         text, indent = self._text, self._indent(last.start)
         is_alone = not text[text.rfind("\n", 0, last.start) + 1 : last.start].strip()
@@ -193,7 +215,7 @@ class JsonDocument:
         is_alone |= "//" in note
         gap = f"{self._line_end}{indent}" if is_alone else " "
         rendered = self._render(value, indent) if is_alone else json.dumps(value, ensure_ascii=False)
-        member = f"{gap}{json.dumps(name)}: {rendered}"
+        member = f"{gap}{label}{rendered}"
         before, after = ("", ",") if has_comma else (",", "")
         return text[:end] + before + note + member + after + text[end + len(note) :]
 

@@ -20,6 +20,7 @@ SAME = {
     "codex": (".codex/config.toml", ".codex/deepseek-proxy-models.json"),
     "claude-code": (".claude/settings.json",),
     "opencode": (".config/opencode/opencode.json",),
+    "vscode": (".config/Code/User/chatLanguageModels.json", ".config/Code/User/settings.json"),
     "qwen-code": (".qwen/settings.json",),
     "continue": (".continue/config.yaml",),
     "cline": (".cline/data/settings/providers.json",),
@@ -28,7 +29,12 @@ SAME = {
     "zed": (".config/zed/settings.json",),
     "llm": (".config/io.datasette.llm/extra-openai-models.yaml",),
 }
+VSCODE_PLACES = {"darwin": "Library/Application Support/Code/User", "win32": "AppData/Roaming/Code/User"}
 DIFFERENT = {
+    **{
+        (system, "vscode"): (f"{place}/chatLanguageModels.json", f"{place}/settings.json")
+        for system, place in VSCODE_PLACES.items()
+    },
     ("darwin", "llm"): ("Library/Application Support/io.datasette.llm/extra-openai-models.yaml",),
     ("win32", "llm"): ("AppData/Roaming/io.datasette.llm/extra-openai-models.yaml",),
     ("win32", "zed"): ("AppData/Roaming/Zed/settings.json",),
@@ -140,6 +146,34 @@ class ContentTest(FilesCase):
             rows = {row: env[f"ANTHROPIC_DEFAULT_{row}_MODEL"] for row in ("FABLE", "OPUS", "SONNET", "HAIKU")}
             self.assertEqual({"FABLE": PRO, "OPUS": PRO, "SONNET": FLASH, "HAIKU": FLASH}, rows)
             self.assertEqual(model, env["ANTHROPIC_MODEL"])
+
+    def test_what_vs_code_writes_into_our_group_stays_over_a_second_setup_and_is_no_change_for_undo(self) -> None:
+        """As VS Code 1.139 lays the file out when it has got the key and an effort was chosen."""
+        client = CLIENTS["vscode"]
+        path = self.targets(client)[0].path
+        for theirs in ([{"name": "Ollama", "vendor": "ollama"}], []):
+            if theirs:
+                self.write(path, json.dumps(theirs).encode())
+            before = [*self.snapshot()]
+            self.set_up(client)
+            own = json.loads(path.read_bytes())[-1]
+            own["apiKey"] = "${input:chat.lm.secret.150055d2}"
+            chosen = {**own, "apiType": "messages", "settings": {FLASH: {"reasoningEffort": "max"}}}
+            text = json.dumps([*theirs, chosen], indent="\t")
+            path.write_text(text, encoding="utf-8")
+            self.set_up(client)
+            self.assertEqual([*theirs, chosen], json.loads(path.read_bytes()))
+            if theirs:
+                self.assertEqual(text, path.read_text("utf-8"))
+            self.set_up(client, endpoint=OTHER_ENDPOINT)
+            again = json.loads(path.read_bytes())[-1]
+            self.assertEqual(chosen["apiKey"], again["apiKey"])
+            self.assertIn(":9100/v1", again["models"][0]["url"])
+            self.undo(client)
+            self.assertEqual(before, [*self.snapshot()])
+            if theirs:
+                self.assertEqual(theirs, json.loads(path.read_bytes()))
+                path.unlink()
 
     def test_codex_is_told_about_the_models(self) -> None:
         self.set_up(CLIENTS["codex"])

@@ -38,6 +38,15 @@ JSONC = (
     '{\n  "a": "http://x/*no*/", // trailing\n  "agent": {\n    // nothing yet\n  }\n}',
     '{"model": "x", /* y */ "provider": {},}',
 )
+JSON_LISTS = (
+    "",
+    " \n",
+    "[]",
+    "[ ]\n",
+    '[{"name": "x", "vendor": "y"}]',
+    '[\n\t{\n\t\t"vendor": "ollama",\n\t\t"name": "mine"\n\t},\n\t1\n]',
+    '// mine\n[\n  // first\n  {"name": "a"}, // one\n  {"name": "deepseek-proxy", "vendor": "z", "models": []},\n]\n',
+)
 YAML = ("", "\n", "# mine", "---\n# mine\n")
 YAML_KEYS = (
     "name: mine",
@@ -54,6 +63,7 @@ SHAPES = {
     "codex": TOML,
     "claude-code": JSON,
     "opencode": JSON + JSONC,
+    "vscode": JSON_LISTS,
     # Its `model` is an object.
     "qwen-code": tuple(text for text in JSON + JSONC if '"model": "x"' not in text),
     "continue": YAML + YAML_KEYS,
