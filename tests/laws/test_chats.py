@@ -31,6 +31,7 @@ from tests.fake_deepseek.dialects import DIALECTS
 from tests.support.generated_chats import Chat, World
 from tests.support.harness import SocketTestCase, chat_text
 from tests.support.histories import TOOLS, tool_calls
+from tests.support.laws import check_law
 from tests.support.width import some, width
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
@@ -75,27 +76,28 @@ def chunks(answer: Answer, stream: bool) -> Batches:
 
 class TestEcho(unittest.TestCase):
     def test_an_encoded_answer_echoed_by_a_client_is_found_again(self) -> None:
-        for seed in range(width(30, 60)):
-            rng = random.Random(seed)
-            stream, form, notice = rng.random() < 0.5, rng.choice(FORMS), rng.choice(("", NOTICE))
-            history: list[dict[str, Any]] = [{"role": "user", "content": words(rng, 5)}]
-            found: dict[bytes, list[str]] = {}
-            thoughts: list[str] = []
-            for _ in range(3):
-                answer = generated(rng)
-                request = parse({"messages": history, "tools": TOOLS, "stream": stream}, CONFIG)
-                said = _record(request.messages, answer, stream, found)
-                thoughts.append(said.reasoning or "")
-                echoed = _echo(request, answer, stream, form, notice)
-                history += [echoed, *_results(answer), {"role": "user", "content": words(rng, 5)}]
-            with self.subTest(seed=seed, history=history):
-                self._assert_found(history, found, thoughts)
+        check_law(range(width(30, 60)), self._check_chat)
+
+    def _check_chat(self, seed: int) -> None:
+        rng = random.Random(seed)
+        stream, form, notice = rng.random() < 0.5, rng.choice(FORMS), rng.choice(("", NOTICE))
+        history: list[dict[str, Any]] = [{"role": "user", "content": words(rng, 5)}]
+        found: dict[bytes, list[str]] = {}
+        thoughts: list[str] = []
+        for _ in range(3):
+            answer = generated(rng)
+            request = parse({"messages": history, "tools": TOOLS, "stream": stream}, CONFIG)
+            said = _record(request.messages, answer, stream, found)
+            thoughts.append(said.reasoning or "")
+            echoed = _echo(request, answer, stream, form, notice)
+            history += [echoed, *_results(answer), {"role": "user", "content": words(rng, 5)}]
+        self._assert_found(history, found, thoughts)
 
     def _assert_found(self, history: list[dict[str, Any]], found: dict[bytes, list[str]], thoughts: list[str]) -> None:
         request = parse({"messages": history, "tools": TOOLS}, CONFIG)
         prepared = prepare(request, FoundTurns(request, identity.identify(ME, request.messages), found), "reject")
         sent = [message for message in prepared.request.messages if message.role == "assistant"]
-        self.assertEqual([thought or " " for thought in thoughts], [message.reasoning for message in sent])
+        self.assertEqual([thought or " " for thought in thoughts], [message.reasoning for message in sent], history)
         for message in sent:
             self.assertIsNone(thinking_blocks.block_at(str(message.content)))
 
@@ -135,30 +137,20 @@ def _results(answer: Answer) -> Iterator[dict[str, Any]]:
 class TestGeneratedChats(unittest.TestCase):
     """Exactness, no foreign reasoning, nothing lost, a stable prefix, histories that carry themselves."""
 
-    def run_worlds(self, seeds: range, steps: int, **details: bool) -> None:
-        for seed in seeds:
-            failure = _first_failure(seed, steps, details)
-            if failure is not None:
-                fewest = min(count for count in range(1, steps + 1) if _first_failure(seed, count, details))
-                self.fail(f"seed {seed}, smallest after {fewest} steps: {_first_failure(seed, fewest, details)}")
-
     def test_the_five_laws_hold_on_every_request_of_generated_chats(self) -> None:
-        self.run_worlds(range(width(30, 120)), 14)
+        check_law(range(width(30, 120)), lambda seed: _steps(World(seed), 14))
 
     def test_a_proxy_with_an_empty_store_restores_reasoning_from_displayed_blocks(self) -> None:
-        self.run_worlds(range(width(20, 60)), 10, forgets=True)
+        check_law(range(width(20, 60)), lambda seed: _steps(World(seed, forgets=True), 10))
 
 
-def _first_failure(seed: int, steps: int, details: dict[str, bool]) -> str | None:
-    world = World(seed, **details)
-    for _ in range(steps):
+def _steps(world: World, count: int) -> Iterator[Chat]:
+    for _ in range(count):
         try:
-            chat = world.step()
+            yield world.step()
         except AssertionError as error:
-            last = [chat.messages() for chat in world.chats]
-            return f"{error}\n{json.dumps(last, indent=1)[:6000]}"
-        del chat
-    return None
+            chats = json.dumps([chat.messages() for chat in world.chats], indent=1)
+            raise AssertionError(f"{error}\n{chats[:6000]}") from None
 
 
 class TestChatsOverSockets(SocketTestCase):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tests.fake_deepseek import BlockAnswer
 from tests.laws.test_chats import words
-from tests.support.harness import RunningProxy
+from tests.support.laws import check_law
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, result, user
 from tests.support.width import width
 
@@ -101,13 +101,11 @@ def echoes(blocks: list[Json]) -> Iterator[list[Json]]:
 
 class TestSearches(MessagesTestCase):
     def test_every_block_comes_and_goes_back_as_it_is(self) -> None:
-        for seed in range(width(8, 150)):
-            rng = random.Random(seed)
-            with self.subTest(seed=seed):
-                self.run_chat(rng, self.running)
+        check_law(range(width(8, 150)), self.play_chat)
         self.assertEqual([], self.fake.refused)
 
-    def run_chat(self, rng: random.Random, proxy: RunningProxy) -> None:
+    def play_chat(self, seed: int) -> Iterator[None]:
+        rng, proxy = random.Random(seed), self.running
         generated = Blocks(rng)
         history = [user(f"Chat {rng.random()}")]
         turns: list[Turn] = []
@@ -127,6 +125,7 @@ class TestSearches(MessagesTestCase):
             calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
             said = [result(call_id, f"result {number}") for call_id in calls]
             history.append(user(*said, {"type": "text", "text": f"Go on, {number}."}))
+            yield
 
     def check_answer(self, message: Json, blocks: list[Json], *, has_thinking: bool) -> None:
         self.assertEqual(plain(blocks), plain(message["content"]))

@@ -6,8 +6,10 @@ Seeded.
 
 import contextlib
 import http.client
+import itertools
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +21,7 @@ from tests.laws.test_chats import words
 from tests.support.apis import APIS, Api
 from tests.support.generated_conversations import SYSTEM, Conversation, Turn, body
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase
+from tests.support.laws import check_law
 from tests.support.width import width
 
 CALLERS = ("sk-alice-and-her-key", "sk-bob-and-his-key")
@@ -101,11 +104,7 @@ class ConversationTestCase(SocketTestCase):
 
 class TestAllApis(ConversationTestCase):
     def test_every_reasoning_is_restored_byte_for_byte_and_only_in_its_chat(self) -> None:
-        for seed in range(width(1, 8)):
-            proxy = self.proxy(display_reasoning=seed % 3 == 0)
-            with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
-                for number in range(3):
-                    self.run_pair(seed, number, connection)
+        check_law(range(width(1, 8)), self.play_pairs)
         self.assertEqual([], self.fake.refused)
 
     def test_a_chat_goes_on_in_another_api_after_a_restart(self) -> None:
@@ -118,11 +117,14 @@ class TestAllApis(ConversationTestCase):
                     self.go_on(conversation, visible, f"thought {number} ", api, connection, rng)
         self.assertEqual([], self.fake.refused)
 
-    def run_pair(self, seed: int, number: int, connection: http.client.HTTPConnection) -> None:
-        """Run the same conversation for two callers, each with its own choice of APIs."""
-        rng = random.Random(f"{seed} {number} who")
-        conversations = [(Conversation(key), Visible(seed, number)) for key in CALLERS]
-        for step in range(7):
-            for conversation, visible in conversations:
-                thought = f"{conversation.key} thinks {step}: "
-                self.go_on(conversation, visible, thought, rng.choice(APIS), connection, rng)
+    def play_pairs(self, seed: int) -> Iterator[None]:
+        """Three conversations, each of two callers alike, who choose their APIs at every step."""
+        proxy = self.proxy(display_reasoning=seed % 3 == 0)
+        with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
+            for number in range(3):
+                rng = random.Random(f"{seed} {number} who")
+                conversations = [(Conversation(key), Visible(seed, number)) for key in CALLERS]
+                for step, (conversation, visible) in itertools.product(range(7), conversations):
+                    thought = f"{conversation.key} thinks {step}: "
+                    self.go_on(conversation, visible, thought, rng.choice(APIS), connection, rng)
+                    yield

@@ -1,5 +1,6 @@
 """The law of this project for searches: an answer goes back to DeepSeek as it came, whatever the client drops of it."""
 
+import itertools
 import json
 import random
 import unittest
@@ -19,6 +20,7 @@ from tests.fake_deepseek import Answer, Call, Search
 from tests.fake_deepseek.completion import PrefixCache
 from tests.fake_deepseek.native import Response
 from tests.support.generated_answers import writer
+from tests.support.laws import check_law
 from tests.support.responses_client import Json, check_stream, events, question
 from tests.support.width import width
 
@@ -55,6 +57,10 @@ def some_answer(rng: random.Random) -> Answer:
     calls = tuple(Call(f"call_{index:02}_{rng.randbytes(12).hex()}", "look", "{}") for index in range(rng.randrange(3)))
     searches = tuple(some_search(rng) for _ in range(rng.randint(1, 4)))
     return Answer(some_words(rng), some_words(rng), calls, piece=rng.choice((1, 3, 50)), searches=searches)
+
+
+def some_case(seed: int) -> tuple[int, Answer]:
+    return seed, some_answer(random.Random(f"answer {seed}"))
 
 
 def read(rng: random.Random, response: Response) -> Iterator[Batch]:
@@ -95,44 +101,46 @@ ECHOES: dict[str, Callable[[list[Json]], list[Json]]] = {
 
 class TestSearches(unittest.TestCase):
     def test_an_answer_with_searches_goes_back_as_it_came(self) -> None:
-        for seed in range(width(60, 2_000, 20_000)):
-            rng = random.Random(seed)
-            response = Response(some_answer(rng), ASKED, PrefixCache(), "0", 1)
-            reply, writing = Reply(), writer(**SEALED)
-            written = writing.begin()
-            for batch in read(rng, response):
-                for delta in batch:
-                    if isinstance(delta, Delta):
-                        reply.add(delta)
-                written += writing.write(batch)
-            written += writing.end()
-            output = check_stream(events(written))["output"]
-            original = [dict(item) for item in json.loads(response.body())["output"]]
-            for name, echo in ECHOES.items():
-                with self.subTest(seed=seed, echo=name):
-                    self.check(reply.message(), echo(output), original)
+        cases = itertools.product(map(some_case, range(width(60, 2_000, 20_000))), ECHOES)
+        check_law(cases, lambda case: self.check_echo(*case))
+
+    def check_echo(self, case: tuple[int, Answer], echo: str) -> None:
+        seed, answer = case
+        rng, response = random.Random(seed), Response(answer, ASKED, PrefixCache(), "0", 1)
+        reply, writing = Reply(), writer(**SEALED)
+        written = writing.begin()
+        for batch in read(rng, response):
+            for delta in batch:
+                if isinstance(delta, Delta):
+                    reply.add(delta)
+            written += writing.write(batch)
+        output = check_stream(events(written + writing.end()))["output"]
+        original = [dict(item) for item in json.loads(response.body())["output"]]
+        self.check(reply.message(), ECHOES[echo](output), original)
 
     def test_a_damaged_stream_of_searches_is_written_as_a_sound_one(self) -> None:
-        for seed in range(width(60, 2_000, 20_000)):
-            rng, writing, reply, reader = random.Random(seed), writer(), Reply(), ResponseReader()
-            response = Response(some_answer(rng), ASKED, PrefixCache(), "0", 1)
-            written, failure = writing.begin(), None
-            for event in damaged(rng, list(response.events())):
-                found = reader.read(event)
-                for delta in found.batch:
-                    if isinstance(delta, Delta):
-                        reply.add(delta)
-                written += writing.write(found.batch)
-                if found.is_over:
-                    failure = found.problem
-                    break
-            with self.subTest(seed=seed):
-                is_whole = failure is None and reply.is_finished
-                written += writing.end() if is_whole else writing.fail(failure or UpstreamFailed("It broke off."))
-                output = check_stream(events(written))["output"]
-                # Whatever it is, it can be sent back.
-                history = input_items.read([question("q"), *output, question("n")], keep_server_items=True)
-                payload(ChatRequest("m", "deepseek-flash", history.messages))
+        check_law(map(some_case, range(width(60, 2_000, 20_000))), self.check_damaged)
+
+    def check_damaged(self, case: tuple[int, Answer]) -> None:
+        seed, answer = case
+        rng, writing, reply, reader = random.Random(seed), writer(), Reply(), ResponseReader()
+        response = Response(answer, ASKED, PrefixCache(), "0", 1)
+        written, failure = writing.begin(), None
+        for event in damaged(rng, list(response.events())):
+            found = reader.read(event)
+            for delta in found.batch:
+                if isinstance(delta, Delta):
+                    reply.add(delta)
+            written += writing.write(found.batch)
+            if found.is_over:
+                failure = found.problem
+                break
+        is_whole = failure is None and reply.is_finished
+        written += writing.end() if is_whole else writing.fail(failure or UpstreamFailed("It broke off."))
+        output = check_stream(events(written))["output"]
+        # Whatever it is, it can be sent back.
+        history = input_items.read([question("q"), *output, question("n")], keep_server_items=True)
+        payload(ChatRequest("m", "deepseek-flash", history.messages))
 
     def check(self, answer: Message, echo: list[Json], original: list[Json]) -> None:
         opener = Opener(Sealer(b"secret", b"caller"), 1_000_000)

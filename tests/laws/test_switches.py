@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -18,6 +19,7 @@ from tests.fake_deepseek import Answer, Call
 from tests.support import messages_client, responses_client
 from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS, tool_calls
+from tests.support.laws import check_law
 from tests.support.width import width
 
 Json = dict[str, Any]
@@ -155,22 +157,20 @@ class TestSwitches(SocketTestCase):
         agent.history.append(Turn(api, model, answer, text, own))
 
     def test_every_turn_keeps_its_reasoning_over_switches_of_models_and_apis(self) -> None:
-        for seed, name in itertools.product(range(width(1, 60)), HEADERS):
-            rng = random.Random(seed)
-            with self.subTest(seed=seed, client=name):
-                self._check_chat(rng, Agent(name, prompt_names_model=rng.random() < 0.5))
+        check_law(itertools.product(range(width(1, 60)), HEADERS), lambda case: self._play(*case))
 
     def test_the_memory_changes_no_byte_of_such_a_chat(self) -> None:
-        for seed, name in itertools.product(range(width(1, 20)), HEADERS):
-            with self.subTest(seed=seed, client=name):
-                with_memory = self._check_chat(random.Random(seed), Agent(name, prompt_names_model=False))
-                with mock.patch.object(services, "ChatMemory", return_value=ChatMemory(0)):
-                    without = self._check_chat(random.Random(seed), Agent(name, prompt_names_model=False))
-                self.assertEqual(without, with_memory)
+        check_law(itertools.product(range(width(1, 20)), HEADERS), self._compare)
 
-    def _check_chat(self, rng: random.Random, agent: Agent) -> list[bytes]:
-        """The bodies that DeepSeek has seen."""
-        proxy, start = self.proxy(), len(self.fake.seen)
+    def _compare(self, case: tuple[int, str]) -> None:
+        with_memory = list(self._play(*case))
+        with mock.patch.object(services, "ChatMemory", return_value=ChatMemory(0)):
+            self.assertEqual(list(self._play(*case)), with_memory)
+
+    def _play(self, seed: int, name: str) -> Iterator[bytes]:
+        """The bodies that DeepSeek gets."""
+        rng, proxy = random.Random(seed), self.proxy()
+        agent = Agent(name, prompt_names_model=rng.random() < 0.5)
         said: list[Answer] = []
         before: list[Json] = []
         api, model = rng.choice((CHAT, RESPONSES, MESSAGES)), MODELS[0]
@@ -191,5 +191,5 @@ class TestSwitches(SocketTestCase):
             self.assertEqual(before, sent[1 : len(before) + 1])
             before = sent[1:]
             said.append(agent.history[-1].answer)  # type: ignore[union-attr]
-        self.assertEqual([], self.fake.refused)
-        return [each.body for each in self.fake.seen[start:]]
+            self.assertEqual([], self.fake.refused)
+            yield self.fake.seen[-1].body
