@@ -6,6 +6,7 @@
 import ast
 import functools
 import io
+import itertools
 import re
 import sys
 import tokenize
@@ -221,11 +222,22 @@ class TestArchitecture(unittest.TestCase):
 
 
 class TestTurnTrace(unittest.TestCase):
-    def test_a_turn_passes_the_server_and_the_exchange(self) -> None:
+    def test_the_walk_and_the_invariant_of_contributing_are_those_of_a_traced_turn(self) -> None:
         from tests.support.turn_trace import trace_turn
 
-        names = {name.partition(":")[0] for name in trace_turn().functions}
-        self.assertLessEqual({"server/client_connection.py", "exchange/exchange.py", "storage/reasonings.py"}, names)
+        trace = trace_turn()
+        names = list(dict.fromkeys(name.partition(":")[0] for name in trace.functions))
+        page = (ROOT.parent / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        walk = page.partition("## The walk of one request")[2].partition("**After a failure**")[0]
+        steps = [re.findall(r"`([\w/]+\.py)`", row) for row in re.findall(r"(?m)^\| \d+ \|([^|]*)\|", walk)]
+        files = list(dict.fromkeys(itertools.chain(*steps)))
+        self.assertLessEqual(len(files), 20)
+        self.assertLessEqual(set(files), set(names))
+        # Up to the call: after it, generators run each other.
+        [called] = [number for number, step in enumerate(steps) if "upstream/client.py" in step]
+        first = [step[0] for step in steps[: called + 1] if step[0] != "exchange/exchange.py"]
+        self.assertEqual(first, sorted(first, key=names.index))
+        self.assertEqual(1, trace.threads)
 
 
 def figures() -> dict[str, int]:

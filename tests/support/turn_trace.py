@@ -26,15 +26,20 @@ from tests.support.polling import wait_until
 
 _PACKAGE = str(Path(deepseek_cursor_proxy.__file__).parent)
 _SERVER = str(Path(_PACKAGE, "server"))
+_EXCHANGE = str(Path(_PACKAGE, "exchange"))
 _TESTS = str(Path(__file__).parent.parent)
 
 
 class TurnTrace(NamedTuple):
-    """`functions` counts the calls of each, as `file:name`; a switch is a call of a function in another folder."""
+    """`functions` counts the calls of each, as `file:name`, in the order of the first; a switch is to another folder.
+
+    `threads` is how many ran functions of `exchange/`.
+    """
 
     functions: Counter[str]
     switches: int
     depth: int
+    threads: int
 
     @property
     def files(self) -> int:
@@ -49,6 +54,7 @@ class _Profiler:
         self._is_recording = False
         self._functions: Counter[str] = Counter()
         self._switches = self._depth = 0
+        self._threads: set[int] = set()
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -83,13 +89,15 @@ class _Profiler:
             # A thread that works behind the answer: the log's, the ledger's.
             return
         with self._lock:
+            if path.startswith(_EXCHANGE):
+                self._threads.add(threading.get_ident())
             self._functions[f"{path.removeprefix(_PACKAGE)[1:]}:{frame.f_code.co_qualname}"] += 1
             self._switches += bool(own) and Path(own[0]).parent != Path(path).parent
             self._depth = max(self._depth, len(own) + 1)
 
     def trace(self) -> TurnTrace:
         with self._lock:
-            return TurnTrace(self._functions.copy(), self._switches, self._depth)
+            return TurnTrace(self._functions.copy(), self._switches, self._depth, len(self._threads))
 
 
 def _outer(frame: FrameType) -> Iterator[str]:
@@ -114,6 +122,7 @@ def _play_turn(proxy: RunningProxy, fake: FakeDeepSeek, text: str, recording: Ab
     with CursorClient(proxy.url, tools=TOOLS) as client:
         fake.answer(_answer(1))
         first = client.post([question])
+    wait_until(lambda: len(proxy.server.connections) == 0)
     with recording:
         with CursorClient(proxy.url, tools=TOOLS) as client:
             fake.answer(_answer(2))
