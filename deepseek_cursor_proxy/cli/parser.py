@@ -287,7 +287,7 @@ def _python(*, any_copy: bool = True) -> str:
 def _join(words: list[str]) -> str:
     if sys.platform != "win32":
         return shlex.join(words)
-    # Only here: it takes every start 2 ms.
+    # Imported late: it takes 2 ms.
     import subprocess
 
     return subprocess.list2cmdline(words)

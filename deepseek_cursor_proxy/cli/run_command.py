@@ -41,7 +41,7 @@ _MOST_LOGS = 10
 # The terminal sends these to the client as well.
 _FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGBREAK")
 # Windows has no SIGHUP, and its SIGTERM ends a process without asking.
-_PASSED_ON = ("SIGTERM", "SIGHUP")
+_FORWARDED = ("SIGTERM", "SIGHUP")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -177,10 +177,10 @@ def _run(program: str, arguments: list[str], environment: dict[str, str]) -> int
     child: subprocess.Popen[bytes] | None = None
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if child is not None and signal.Signals(number).name in _PASSED_ON:
+        if child is not None and signal.Signals(number).name in _FORWARDED:
             child.send_signal(number)
 
-    names = (*_FROM_TERMINAL, *_PASSED_ON)
+    names = (*_FROM_TERMINAL, *_FORWARDED)
     numbers = [number for name in names if (number := getattr(signal, name, None)) is not None]
     # A signal that is ignored, as by `nohup`, stays so, also in the client.
     before = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}

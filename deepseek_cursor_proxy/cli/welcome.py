@@ -34,7 +34,7 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
     is_in_memory = str(config.reasoning_content_path) == ":memory:"
     store = "in memory, until the proxy stops" if is_in_memory else str(config.reasoning_content_path)
     if config.store:
-        # Only here: most proxies share nothing.
+        # Imported late: most proxies share nothing.
         from deepseek_cursor_proxy.features.redis.address import RedisAddress
 
         store += f", shared on {RedisAddress.parse(config.store)}"

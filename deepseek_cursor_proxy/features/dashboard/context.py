@@ -72,7 +72,7 @@ class AdminContext:
 
     def _observe(self, services: Services) -> "Statistics":
         """Count from now on, which is before the first request; the request log survives a reload."""
-        # Only here: listening does not need it.
+        # Imported late: listening does not need it.
         from deepseek_cursor_proxy.features.dashboard.metrics import Statistics
 
         with self._lock:

@@ -2,8 +2,8 @@
 
 The rules:
     1. A call takes at most its `seconds`, or `reply_seconds` if these are more, and as long again if it has to connect.
-       `reply_seconds` follow the round trips: a multiple of the last ones, more after a timeout. A check has them, too,
-       so that an engine which is too slow for the calls is down.
+       `reply_seconds` is a multiple of the last round trips, more after a timeout. A check has the same time, so that
+       an engine too slow for calls counts as down.
     2. Anything that means "not now" is raised as RedisUnavailable; an error reply about a command is a ReplyError.
     3. Nothing is sent twice, but for redirected commands, which the first node did not run. After RedisUnavailable
        a write may have happened or not; only the caller knows whether it may be repeated.
@@ -11,7 +11,7 @@ The rules:
        node answers, so no caller waits for a check. `on_change` gets one line when the engine goes, and one when it is
        back.
 
-An RedisClient connects when it is first used.
+A RedisClient connects when it is first used.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""SessionService: records turns, and the way to the store of sessions, which is made when it is first needed.
+"""SessionService: records turns, and opens the store of sessions when it is first needed.
 
 A session of a caller that `access` does not know yet is in memory, with those of all such callers, for some minutes or
 until newer ones take its place; `accept` has it written. Questions about sessions make no file.

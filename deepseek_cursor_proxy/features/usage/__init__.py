@@ -1,4 +1,4 @@
-"""Usage: what was asked and what it cost, for as long as a person may want to know.
+"""Usage: the requests that ended and their costs, kept for months, and daily sums for ever.
 
     ledger     UsageLedger: writes every request that ended into the store's file, in batches, on a thread of its own
     report     sums of the ledger by day, model, key, API or session, as the command prints and the dashboard shows them

@@ -1,4 +1,4 @@
-"""The commands `usage` and `balance`: what was asked and what it cost, and what is left on the account.
+"""The commands `usage` and `balance`: the requests that ended and their costs; the balance of the account.
 
 Both only read, and work whether the proxy runs or not. All costs are estimates, and the text says so.
 """
