@@ -75,15 +75,15 @@ end
 return 1
 """)
 
-# ARGV: 1 with events. Reply: status, created_at, b, i, e, and 1 if its lease has lapsed; empty if there is none.
+# ARGV: 1 with events. Reply: status, created_at, b, i, e, and 1 if its lease has expired; empty if there is none.
 FIND_RESPONSE = Script("""
 local row = redis.call('HMGET', KEYS[1], 'status', 'created_at', 'b', 'i', ARGV[1] == '1' and 'e' or '', 'u')
 if not row[1] then return {} end
-local has_lapsed = row[6] and tonumber(row[6]) < tonumber(redis.call('TIME')[1])
-return {row[1], row[2] or '', row[3] or '', row[4] or '', row[5] or '', has_lapsed and 1 or 0}
+local has_expired = row[6] and tonumber(row[6]) < tonumber(redis.call('TIME')[1])
+return {row[1], row[2] or '', row[3] or '', row[4] or '', row[5] or '', has_expired and 1 or 0}
 """)
 
-# ARGV: seconds of the lease. One that has lapsed stays so: other proxies have shown the response as failed.
+# ARGV: seconds of the lease. One that has expired stays so: other proxies have shown the response as failed.
 RENEW_RESPONSE = Script("""
 local lease, now = tonumber(redis.call('HGET', KEYS[1], 'u') or 0), redis.call('TIME')[1]
 if lease < tonumber(now) then return 0 end
