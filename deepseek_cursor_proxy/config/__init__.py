@@ -4,7 +4,7 @@
     declaration     what a setting declares, and how its value is parsed and printed
     loaded_config   a ProxyConfig from defaults, file, environment and flags, with the origin of each value
     values          addresses, names and prices: their rules
-    access_keys, https_proxy, upstreams    settings whose rules fill a file
+    access_keys, named_keys, https_proxy, upstreams    settings whose rules fill a file
 
 All folders import ProxyConfig from here; `cli` and the features also import the modules above.
 Building a ProxyConfig touches no file and no network; only `LoadedConfig.load` reads files.

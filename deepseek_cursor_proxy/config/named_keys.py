@@ -1,7 +1,7 @@
 """The tables [keys.NAME] and [groups.NAME]: who may use the proxy, by name, and how much.
 
 A key is kept as its digest (`access_keys`). An expiry is a moment: a date alone means the end of that day, UTC. Who is
-served is decided in `access`, what a limit means in `limits`.
+served is decided in `access`, what a limit means in `features/keys`.
 """
 
 import re

@@ -8,6 +8,7 @@
     recorder           stores each turn that is complete
     choices            several answers (n > 1), with the same interface
     services           everything that exchanges and endpoints share
+    feature            the interface of a feature to the core
 
 What happens on a failure (a 429, a refused key, a broken answer, missing reasoning): `attempt` raises the error,
 `exchange` calls `Failover.after`. That asks the table `next_step`, waits or changes to another key or upstream, and

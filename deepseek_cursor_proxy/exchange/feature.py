@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.services import Services
 
 
-# Of the values that a Recent has.
+# Values of one Recent.
 _MOST_RECENT = 16
 
 
@@ -61,7 +61,7 @@ class Feature:
         """Share the tables with other proxies, by the SharedState of `features/redis`."""
 
     def handlers(self) -> Handlers:
-        """The events that it observes, asked for again when the settings have changed."""
+        """The events that it observes; called again when the settings have changed."""
         return {}
 
     def reconfigure(self, services: "Services") -> None:
@@ -71,21 +71,21 @@ class Feature:
         """Write what was held for a caller until an upstream accepted its key (see `access`)."""
 
     def drain(self, seconds: float) -> None:
-        """Let work that no client waits for finish for that long, then end it."""
+        """Give work that no client waits for `seconds` to finish, then end it."""
 
     def close(self) -> None: ...
 
     # For the admin listener …
 
     def flush(self) -> None:
-        """Write what waits, because a command is going to read it."""
+        """Write the entries that wait, because a command is going to read them."""
 
     def facts(self, services: "Services") -> Mapping[str, Any]:
         """Fields of /api/stats."""
         return {}
 
     def details(self, services: "Services", number: int) -> Mapping[str, Any]:
-        """What it knows of a request of this run, as fields of /api/requests/{number}."""
+        """The facts of a request of this run, as fields of /api/requests/{number}."""
         return {}
 
     def readiness(self) -> Mapping[str, str]:

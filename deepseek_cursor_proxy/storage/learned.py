@@ -88,7 +88,7 @@ class KeyNamespaces:
         self._database = database
         self._faults = FaultGuard(_log, "names of keys")
         # Asks an engine that several proxies share; it returns None if that does not answer.
-        self.keep_first: Callable[[str, bytes], bytes | None] | None = None
+        self.set_if_absent: Callable[[str, bytes], bytes | None] | None = None
         self._known: dict[tuple[str, str], bytes] = {}
 
     def get(self, name: str, base_url: str, own: bytes) -> bytes:
@@ -102,7 +102,7 @@ class KeyNamespaces:
         if found is None:
             # The file cannot be used; another process may have another namespace for the name.
             return own
-        first = found if self.keep_first is None else self.keep_first(f"{name} {base_url}", found)
+        first = found if self.set_if_absent is None else self.set_if_absent(f"{name} {base_url}", found)
         if first is None:
             return found
         if first != found:

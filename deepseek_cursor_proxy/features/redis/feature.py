@@ -44,5 +44,5 @@ def open(services: Services) -> Services:
 
     state = SharedState(config.store, services.secret.read(), reasonings.database, Sealer)
     reasonings.share(SharedReasonings(state, config.reasoning_cache_max_age_seconds))
-    services.key_namespaces.keep_first = state.keep_first
+    services.key_namespaces.set_if_absent = state.set_if_absent
     return services.add(Shared(state))

@@ -46,7 +46,7 @@ SELECT id, used_at, script, key, arguments FROM backlog WHERE id IN (
   )) WHERE sum - size < ?
 ) ORDER BY id
 """
-# Of a value of `keep_first`: a digest.
+# Of a value of `set_if_absent`: a digest.
 _MOST_NAME_BYTES = 64
 # Error replies to a write that another try may not get: no memory, a full disk, too few replicas, no permission yet.
 _LATER = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
@@ -199,7 +199,7 @@ class SharedState:
         self._catcher.wake()
         return None
 
-    def keep_first(self, name: str, value: bytes) -> bytes | None:
+    def set_if_absent(self, name: str, value: bytes) -> bytes | None:
         """The value under a name: the first that any instance gave; None if the engine does not answer."""
         key = b"dcp:first:" + hashlib.sha256(name.encode()).hexdigest().encode()
         if not self._is_verified:

@@ -30,7 +30,7 @@ def page(context: AdminContext, parameters: Mapping[str, str]) -> dict[str, Any]
         try:
             return _ledger_rows(context, page)
         except Overloaded:
-            # The dashboard goes on showing the newest while the store is at fault.
+            # The dashboard still shows the newest while the store is at fault.
             if page.before is not None:
                 raise
             return []

@@ -88,7 +88,7 @@ class TestSharedNamespaces(EngineTestCase):
     def store(self, name: str) -> KeyNamespaces:
         instance = self.instance(name)
         namespaces = KeyNamespaces(instance.reasonings.database)
-        namespaces.keep_first = instance.state.keep_first
+        namespaces.set_if_absent = instance.state.set_if_absent
         return namespaces
 
     def test_the_first_of_several_proxies_counts_for_all(self) -> None:

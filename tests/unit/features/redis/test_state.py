@@ -255,14 +255,14 @@ class TestSecret(EngineTestCase):
 
     def test_the_value_of_another_name_is_refused(self) -> None:
         one = self.instance("one")
-        self.assertEqual(b"a" * 32, one.state.keep_first("ann", b"a" * 32))
-        self.assertEqual(b"a" * 32, one.state.keep_first("ann", b"b" * 32))
+        self.assertEqual(b"a" * 32, one.state.set_if_absent("ann", b"a" * 32))
+        self.assertEqual(b"a" * 32, one.state.set_if_absent("ann", b"b" * 32))
         keys = self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:first:*")[1]
-        one.state.keep_first("bob", b"b" * 32)
+        one.state.set_if_absent("bob", b"b" * 32)
         [ann], [bob] = keys, set(self.engine.run(b"SCAN", b"0", b"MATCH", b"dcp:first:*")[1]) - set(keys)
         for value in (self.engine.run(b"GET", bob), b"b" * 32, b""):
             self.engine.run(b"SET", ann, value)
-            self.assertIsNone(one.state.keep_first("ann", b"a" * 32))
+            self.assertIsNone(one.state.set_if_absent("ann", b"a" * 32))
 
     def test_what_waits_is_not_written_with_another_secret(self) -> None:
         self.engine.stop()
