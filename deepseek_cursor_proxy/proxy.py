@@ -54,7 +54,7 @@ FEATURES = (
 
 
 def build(config: ProxyConfig, reasoning_store: "ReasoningStore") -> "Services":
-    # Only here: most of the program is not needed to listen, nor to name the models.
+    # Imported late: most of the program is not needed to listen, nor to name the models.
     from deepseek_cursor_proxy.exchange.services import Services
 
     services = Services.build(config, reasoning_store)

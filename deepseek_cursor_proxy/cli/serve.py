@@ -86,7 +86,7 @@ def _serve(
 @contextlib.contextmanager
 def serving_for_child(loaded: LoadedConfig) -> Iterator[DeepSeekProxyServer]:
     """A proxy on this machine alone, on a free port, while a program that we started runs; StartupError as in `run`."""
-    # Nobody reads answers that are still running at the end.
+    # Answers that still run at the end have no reader.
     config = dataclasses.replace(
         loaded.config, host="127.0.0.1", port=0, admin_port=0, tunnel=None, public_hosts=(), shutdown_grace=0.0
     )

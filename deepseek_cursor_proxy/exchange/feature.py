@@ -1,4 +1,4 @@
-"""Feature: what can be taken away from the proxy, as the core sees it.
+"""Feature: the interface between the core and a part of the proxy that can be taken away.
 
 The core imports none. `proxy.py` lists them, and `open` of a feature's `feature.py` adds it to the services: as one of
 `Services.features`, and where it takes part in a request, in place of a default that does nothing. To take a feature
@@ -55,7 +55,7 @@ class Feature:
     name: str
 
     def start(self, services: "Services") -> None:
-        """All features are open."""
+        """Called once, when all features are open."""
 
     def share(self, shared: Any) -> None:
         """Share the tables with other proxies, by the SharedState of `features/redis`."""
@@ -65,7 +65,7 @@ class Feature:
         return {}
 
     def reconfigure(self, services: "Services") -> None:
-        """The settings have changed."""
+        """Called when the settings have changed."""
 
     def accept(self, caller: bytes) -> None:
         """Write what was held for a caller until an upstream accepted its key (see `access`)."""

@@ -167,7 +167,7 @@ class Services:
         return namespace
 
     def accept(self, caller: bytes) -> None:
-        """An upstream has accepted the caller's key."""
+        """Called when an upstream has accepted the caller's key."""
         for feature in self.features:
             feature.accept(caller)
 

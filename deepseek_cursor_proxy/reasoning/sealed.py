@@ -7,9 +7,9 @@ store is lost and only the installation's secret is left.
     dcp1.<base64 of: 16 bytes of HMAC, then the compressed text XORed with a key stream>
 
 The HMAC is over the compressed text, and the key stream is derived from the HMAC: equal texts have equal sealed texts,
-nothing random is needed, and data that we did not seal is refused before it is decompressed. Rows of `features/redis`
-are sealed alike, with keys of their own for each use. Each is bound to the place where it stands, which the HMAC
-covers: at another place it does not open.
+nothing random is needed, and data that we did not seal is refused before it is decompressed. Rows on an engine are
+sealed alike, with keys of their own for each use. Each is bound to the place where it stands, which the HMAC covers: at
+another place it does not open.
 """
 
 import binascii

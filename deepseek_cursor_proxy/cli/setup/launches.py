@@ -1,6 +1,6 @@
 """The clients that `run` starts: the variables, flags and files with which each uses the proxy for one run.
 
-What they say is in `clients`, which `setup` writes into the clients' own files. Variables are preferred, as flags of
+Their content is in `clients`, as `setup` writes it into the clients' own files. Variables are preferred, as flags of
 another user's process can be read; no flag and no file holds a key. The files are in a folder that is gone after the
 run. Each row was tried with the version in tests/interop.
 """

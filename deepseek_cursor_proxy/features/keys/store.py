@@ -9,8 +9,8 @@ requests, tokens, billionths of a dollar. A period is named by the Unix time at 
 A reservation is a lease. It ends with `settle`, or LEASE_SECONDS after the last `reserve` or `renew`: what a killed
 process has reserved is free again.
 
-LimitStore has two sides, LimitTables here and SharedLimits of `features/redis`. Every call is one atomic step, however
-many processes share the file or the engine, and raises Unusable while that cannot be used.
+LimitStore has two sides, LimitTables here and SharedLimits in `shared`. Every call is one atomic step, however many
+processes share the file or the engine, and raises Unusable while that cannot be used.
 """
 
 import sqlite3

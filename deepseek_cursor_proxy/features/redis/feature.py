@@ -37,7 +37,7 @@ def open(services: Services) -> Services:
     config, reasonings = services.config, services.reasoning_store
     if config.store is None:
         return services
-    # Only here: most proxies share nothing.
+    # Imported late: most proxies share nothing.
     from deepseek_cursor_proxy.features.redis.reasonings import SharedReasonings
     from deepseek_cursor_proxy.features.redis.state import SharedState
     from deepseek_cursor_proxy.reasoning.sealed import Sealer

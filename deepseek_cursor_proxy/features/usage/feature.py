@@ -34,7 +34,7 @@ class Usage(Feature):
 
     def facts(self, services: Services) -> Mapping[str, Any]:
         """The sums of today, by this machine's clock; null while the store cannot be read."""
-        # Only here: most proxies are never asked.
+        # Imported late: most proxies are never asked.
         from deepseek_cursor_proxy.features.usage.report import sum_day
 
         day = date.today()
