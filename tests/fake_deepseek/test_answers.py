@@ -227,7 +227,7 @@ class TestDelivery(FakeCase):
         hits = [self.ask(body(*each, tools=[TOOL]))["usage"]["prompt_cache_hit_tokens"] for each in histories]
         self.assertEqual(hits[0], hits[1])
 
-    def test_a_stalled_answer_goes_on_when_released(self) -> None:
+    def test_a_stalled_answer_continues_when_released(self) -> None:
         for stream, stall_after, first in ((True, 1, b"data: "), (True, 4, b"data: [DONE]"), (False, 2, b"\n\n")):
             self.fake.release.clear()
             self.fake.answer(Answer(content="Hi.", comments=0 if stream else 2, stall_after=stall_after))

@@ -42,7 +42,7 @@ class ContinueTest(AgentCase):
     def test_the_task_with_the_thinking_shown(self) -> None:
         self.assert_loop(display=True)
 
-    def test_the_chat_goes_on_through_a_proxy_that_never_saw_it(self) -> None:
+    def test_the_chat_continues_through_a_proxy_that_never_saw_it(self) -> None:
         """The thinking that cn kept with the visible text is all there is."""
         self.point_at(self.new_proxy(display=True))
         self.assert_task_done(self.ask(QUESTION))

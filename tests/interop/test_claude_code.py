@@ -76,14 +76,14 @@ class TaskTest(ClaudeCodeCase):
         self.assert_whole_chat()
         sessions.assert_exported(self, session, self.fake.accepted[-1]["messages"], self.said[-1])
 
-    def test_the_chat_goes_on_through_a_proxy_that_has_nothing_but_its_secret(self) -> None:
+    def test_the_chat_continues_through_a_proxy_that_has_nothing_but_its_secret(self) -> None:
         self.point_at(self.proxy_with_a_memory())
         self.assert_task_done(self.ask(QUESTION))
         self.point_at(self.proxy_with_its_secret_only())
         self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
         self.assert_whole_chat()
 
-    def test_an_answer_that_breaks_before_anything_is_said_is_asked_for_again(self) -> None:
+    def test_an_answer_that_breaks_before_anything_is_said_is_retried(self) -> None:
         """In one piece, then."""
         self.point_at(self.proxy_with_a_memory())
         self.fake.answer(Answer("This breaks off.", "It is never told", cut_after=1))
@@ -93,7 +93,7 @@ class TaskTest(ClaudeCodeCase):
         self.fake.seen.pop(0)
         self.assert_nothing_lost()
 
-    def test_a_chat_goes_on_from_an_answer_that_broke_off(self) -> None:
+    def test_a_chat_continues_from_an_answer_that_broke_off(self) -> None:
         """What was told of it is in the history, and so is what was thought for it."""
         self.point_at(self.proxy_with_a_memory())
         # One event for the role, one for the thought, one for the words.

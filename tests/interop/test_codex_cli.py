@@ -203,11 +203,11 @@ class CodexTest(CodexCase):
         self.assert_session("--model", PATCHING_MODEL)
         self.assertEqual(["apply_patch"], [call.name for call in self.said[2].calls])
 
-    def test_a_session_goes_on_from_sealed_reasoning_when_the_database_is_lost(self) -> None:
+    def test_a_session_continues_from_sealed_reasoning_when_the_database_is_lost(self) -> None:
         """Codex 0.166 keeps the plain words of an item as well; they are taken from it."""
         self.assert_session(between=lambda: (self.lose_the_database(), self.leave_only_sealed_reasoning()))
 
-    def test_a_task_goes_on_when_the_database_is_lost_amid_it(self) -> None:
+    def test_a_task_continues_when_the_database_is_lost_amid_it(self) -> None:
         """A command tells when it runs, and waits until everything but the secret is gone."""
         begun, done = self.home / "begun", self.home / "done"
         os.mkfifo(begun)
@@ -399,7 +399,7 @@ class CompactionTest(CodexCase):
             return Answer("I look.", None, self.commands("cat notes.txt"))
         return Answer("I know it.", "All done.")
 
-    def test_a_context_that_is_full_goes_on_from_its_summary(self) -> None:
+    def test_a_context_that_is_full_continues_from_its_summary(self) -> None:
         self.start_proxy()
         built_in = f'model = "{MODEL}"\nopenai_base_url = "http://127.0.0.1:9000/v1"\n{self.SMALL}'
         self.assertIn("All done.", self.codex("exec", *OPTIONS, "What is on my list?", config=built_in))

@@ -154,7 +154,7 @@ class ViewsTest(BrowserCase):
         self.assertGreater(first.locator("td").first.evaluate("each => each.clientWidth"), 300)
         self.picture(page, "sessions")
 
-    def test_usage_has_a_column_for_every_day_and_no_price_that_nobody_knows(self) -> None:
+    def test_usage_has_a_column_for_every_day_and_no_price_that_is_unknown(self) -> None:
         page = self.show("#/usage", size=(1280, 1000))
         cost = page.get_by_role("img", name="Cost per day, by model: deepseek-v4-pro $")
         # 22 days of work in 30 days; the model without a price has no column.

@@ -102,7 +102,7 @@ class LlmTest(ClientCase):
     def test_the_loop_with_the_thinking_shown(self) -> None:
         self.assert_loop(display=True)
 
-    def test_the_chat_goes_on_through_a_proxy_that_never_saw_it(self) -> None:
+    def test_the_chat_continues_through_a_proxy_that_never_saw_it(self) -> None:
         """The thinking that llm kept with the visible text is all there is."""
         self.point_at(self.new_proxy(display=True))
         self.ask("What is the weather here?")

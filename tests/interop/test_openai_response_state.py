@@ -103,7 +103,7 @@ class ToolLoopTest(ResponsesCase):
         self.proxy()
         self.assert_loop_is_whole(self.chained(lambda items, **rest: self.ask_streamed(items, background=True, **rest)))
 
-    def test_a_chain_goes_on_when_its_links_are_deleted_and_the_proxy_restarts(self) -> None:
+    def test_a_chain_continues_when_its_links_are_deleted_and_the_proxy_restarts(self) -> None:
         def ask(items: list[Any], **rest: Any) -> Any:
             self.proxy()
             response = self.ask(items, **rest)
@@ -262,7 +262,7 @@ class BackgroundTest(ResponsesCase):
         with self.sdk.responses.stream(response_id=response.id) as stream:
             self.assertEqual(stream.get_final_response().output_text, "Rain.")
 
-    def test_it_goes_on_when_its_client_leaves_and_can_be_followed_from_there(self) -> None:
+    def test_it_continues_when_its_client_leaves_and_can_be_followed_from_there(self) -> None:
         self.fake.answer(Answer(THOUGHT, "It is raining in Rome.", stall_after=6))
         hasty = self.hasty_client(self.running)
         with hasty.responses.create(model=MODEL, input="Rain?", background=True, stream=True) as stream:
@@ -320,7 +320,7 @@ class BackgroundTest(ResponsesCase):
 
 
 class CompactionTest(ResponsesCase):
-    def test_a_compacted_chat_goes_on_where_the_database_is_lost(self) -> None:
+    def test_a_compacted_chat_continues_where_the_database_is_lost(self) -> None:
         sdk = self.client(self.proxy())
         chat: list[Any] = [{"role": "user", "content": "What is the weather?"}]
         chat += sdk.responses.create(model=MODEL, input=chat).output

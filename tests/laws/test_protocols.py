@@ -107,7 +107,7 @@ class TestAllApis(ConversationTestCase):
         check_law(range(width(1, 8)), self.play_pairs)
         self.assertEqual([], self.fake.refused)
 
-    def test_a_chat_goes_on_in_another_api_after_a_restart(self) -> None:
+    def test_a_chat_continues_in_another_api_after_a_restart(self) -> None:
         rng = random.Random(1)
         path = Path(self.enterContext(TemporaryDirectory())) / "store.sqlite3"
         conversation, visible = Conversation(CALLERS[0]), Visible(1, 1)

@@ -114,7 +114,7 @@ class TestHistories(ApiTestCase):
                     self.assertEqual(before["tools"], after["tools"])
 
     @each_api()
-    def test_a_stored_chat_goes_on_after_a_restart(self, api: Api) -> None:
+    def test_a_stored_chat_continues_after_a_restart(self, api: Api) -> None:
         path = self.folder / f"{api}.sqlite3"
         first, history = self.proxy(ReasoningStore(path)), [api.user("q")]
         self.fake.answer(CALLING, DONE)

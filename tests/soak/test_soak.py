@@ -84,7 +84,7 @@ class TestRun(unittest.TestCase):
             self.assertEqual(1, soak.run(1, out=io.StringIO()))
         self.assertEqual("soak: the proxy did not start\n", errors.getvalue())
 
-    def test_a_failure_of_a_client_is_counted_and_the_soak_goes_on(self) -> None:
+    def test_a_failure_of_a_client_is_counted_and_the_soak_continues(self) -> None:
         def broken(run: ClientRun) -> None:
             raise ClientRunFailed("no answer")
 

@@ -120,7 +120,7 @@ class UnacceptedKeysCase(AdminCase):
 
 
 class TestRows(UnacceptedKeysCase):
-    def test_requests_of_made_up_keys_write_nothing_anywhere(self) -> None:
+    def test_requests_of_invented_keys_write_nothing_anywhere(self) -> None:
         for settings in ({}, {"record": "all", "pictures": "flash", "response_cache": "on"}):
             with self.subTest(settings):
                 self.restart(trace_dir=self.folder / "traces", **settings)

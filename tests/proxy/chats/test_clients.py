@@ -47,7 +47,7 @@ class TestDisplay(SocketTestCase):
             with self.subTest(setting, headers=headers):
                 self.assertEqual(expected, self.told(self.proxy(display_reasoning=setting), headers))
 
-    def test_a_chat_goes_on_in_another_client_with_the_same_reasoning(self) -> None:
+    def test_a_chat_continues_in_another_client_with_the_same_reasoning(self) -> None:
         call = Call(ID, "read_file", '{"path": "a.py"}')
         sent = {"id": ID, "type": "function", "function": {"name": "read_file", "arguments": '{"path": "a.py"}'}}
         for first, second in ((CURSOR, SDK), (SDK, CURSOR), ((), SDK)):

@@ -34,7 +34,7 @@ class TestChats(SocketTestCase):
         self.assertEqual([], self.fake.refused)
         return self.fake.accepted[-1]
 
-    def test_tools_that_a_request_leaves_out_are_put_back_and_not_to_be_called(self) -> None:
+    def test_tools_that_a_request_leaves_out_are_restored_and_not_to_be_called(self) -> None:
         for stream in (True, False):
             client = self.chat(f"Stream: {stream}.", stream=stream)
             with self.assertLogs(CONSOLE, logging.INFO) as logged:
@@ -51,7 +51,7 @@ class TestChats(SocketTestCase):
         assert usage is not None
         self.assertLess(usage["prompt_cache_miss_tokens"], 20)
 
-    def test_a_chat_that_goes_on_without_tools_keeps_its_prompt(self) -> None:
+    def test_a_chat_that_continues_without_tools_keeps_its_prompt(self) -> None:
         client = self.chat()
         self.assertEqual(2, len(self.ask(client)["tools"]))
         self.assertEqual(2, len(self.ask(client)["tools"]))

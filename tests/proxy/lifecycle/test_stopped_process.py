@@ -72,7 +72,7 @@ class TestStoppedProcess(unittest.TestCase):
             sock.sendall(request_bytes(body, path=path, headers=["anthropic-version: 2023-06-01"]))
             return read_reply(sock)[2]
 
-    def test_plain_and_streamed_answers_go_on_after_a_stop_longer_than_their_deadline(self) -> None:
+    def test_plain_and_streamed_answers_continue_after_a_stop_longer_than_their_deadline(self) -> None:
         cases = [(path, "", stream) for path in PATHS for stream in (True, False)]
         with ThreadPoolExecutor(len(cases)) as pool:
             replies = [pool.submit(self.ask, *case) for case in cases]

@@ -282,7 +282,7 @@ class TestBreaker(UpstreamsTestCase):
         self.assertEqual("closed", breaker.state)
         self.assertLessEqual(1, len(self.main.seen))
 
-    def test_with_nowhere_else_to_go_an_open_breaker_stops_nobody(self) -> None:
+    def test_with_nowhere_else_to_go_an_open_breaker_stops_no_call(self) -> None:
         main = self.enterContext(FakeDeepSeek(responder=lambda _: steps.pop(0) if steps else Answer(content=HELLO)))
         steps: list[Step] = [Failure(500)] * 3
         proxy = self.behind(self.tables(main=main, spare=self.dead()))

@@ -200,7 +200,7 @@ class TestWhatNoEndpointRuns(EveryApiTestCase):
 
 
 class TestMoves(EveryApiTestCase):
-    def test_a_turn_with_a_search_is_restored_whatever_api_goes_on(self) -> None:
+    def test_a_turn_with_a_search_is_restored_whatever_api_continues(self) -> None:
         for first in APIS:
             for second in APIS:
                 with self.subTest(first.name, then=second.name):

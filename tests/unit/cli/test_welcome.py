@@ -25,7 +25,7 @@ class TestWelcome(unittest.TestCase):
         self.assertRegex(text, r"Reasoning +\S+, shared on redis://\S*10\.0\.0\.5")
         self.assertNotIn("planted-secret", text)
 
-    def test_without_a_public_address_every_client_but_cursor_is_told_what_to_enter(self) -> None:
+    def test_without_a_public_address_the_text_has_what_every_client_but_cursor_needs(self) -> None:
         welcome = self.welcome("127.0.0.1")
         self.assertRegex(welcome, r"\n  Start an agent +deepseek-cursor-proxy run claude\n")
         self.assertRegex(welcome, r"\n  Configure it for good +deepseek-cursor-proxy setup\n")

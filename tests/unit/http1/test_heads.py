@@ -235,7 +235,7 @@ class Connections(Http1Test):
                 heads.read_response_head(iter(received).__next__)
             self.assertEqual((is_empty, is_late), (caught.exception.is_empty, caught.exception.is_late))
 
-    def test_the_bytes_behind_a_head_are_handed_over_once(self) -> None:
+    def test_the_bytes_behind_a_head_are_returned_once(self) -> None:
         buffer = HeadBuffer()
         self.assertEqual(buffer.feed(b"GET / HTTP/1.0\r\n\r\nrest"), b"GET / HTTP/1.0")
         self.assertEqual((buffer.take_rest(), buffer.take_rest(), buffer.is_empty), (b"rest", b"", True))

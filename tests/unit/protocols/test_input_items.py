@@ -165,7 +165,7 @@ class TestServerItems(unittest.TestCase):
         )
         self.assertEqual((None, "", [SEARCH]), self.turn(SEARCH))
 
-    def test_a_turn_goes_on_after_a_search_until_its_text(self) -> None:
+    def test_a_turn_continues_after_a_search_until_its_text(self) -> None:
         first = [reasoning("Hm."), answer("I look."), SEARCH, reasoning("So."), answer("Rain.")]
         self.assertEqual(1, len(self.read(*first)))
         for following in ([answer("Again.")], [reasoning("And?"), answer("Again.")]):
@@ -216,7 +216,7 @@ class TestOtherItems(unittest.TestCase):
         self.assertEqual(user("q"), messages({"type": "input_text", "text": "q"})[0])
         self.assertEqual("image_url", messages(image)[0].content[0]["type"])  # type: ignore[index]
 
-    def test_our_compaction_item_becomes_a_system_message_and_a_foreign_one_is_dropped(self) -> None:
+    def test_our_compaction_item_becomes_a_system_message_and_one_of_another_server_is_dropped(self) -> None:
         sealer = Sealer(b"secret", b"caller")
         item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.seal("They looked at a.py.")}
         foreign = {**item, "encrypted_content": "gAAAAABpM0Yj"}

@@ -196,7 +196,7 @@ class TestGrownHistory(unittest.TestCase):
                 grown = identity.identify(ME, whole, chat, memory)
                 self.assertEqual(_everything(identity.identify(ME, whole, chat)), _everything(grown))
 
-    def test_a_history_that_goes_on_leaves_the_one_before_as_it_was(self) -> None:
+    def test_a_history_that_continues_leaves_the_one_before_as_it_was(self) -> None:
         memory, calls = new_chat(), assistant("", (ID, "a", "{}"), (OTHER_ID, "b", "{}"))
         history = (U, calls, result(ID))
         before = identity.identify(ME, history, UNNAMED, memory)

@@ -220,7 +220,7 @@ class LedgerTest(AdminCase):
                 return found
             before = f"&before={page['next_before']}"
 
-    def test_pages_go_on_in_the_ledger_of_earlier_runs(self) -> None:
+    def test_pages_continue_in_the_ledger_of_earlier_runs(self) -> None:
         path = self.folder / "store.sqlite3"
         proxy, _ = self.proxy_with(path)
         for number in range(4):

@@ -186,7 +186,7 @@ class TestModels(MessagesTestCase):
             other = self.ask(proxy, "GET", "/v1/models").value
         self.assertEqual(("list", names), (other["object"], [model["id"] for model in other["data"]]))
 
-    def test_programs_called_claude_are_told_names_with_that_word(self) -> None:
+    def test_programs_called_claude_get_names_with_that_word(self) -> None:
         """Claude Code's `/model` shows no other; it asks for the list as claude-code, and chats as claude-cli."""
         proxy = self.proxy(models={"mine": "deepseek-flash", "Claude-x": "deepseek-flash"})
         names = ["claude-deepseek-v4-pro", "claude-deepseek-flash", "claude-mine", "Claude-x"]

@@ -182,7 +182,7 @@ class TestChats(SearchTestCase):
         plain = [block for block in first["content"] if block["type"] != "thinking"]
         self.assertEqual(plain, [block for block in sent if block["type"] != "thinking"])
 
-    def test_a_chat_that_has_searched_goes_on_without_the_tool(self) -> None:
+    def test_a_chat_that_has_searched_continues_without_the_tool(self) -> None:
         proxy = self.proxy()
         self.fake.answer(SEARCHED)
         first = self.search(proxy)
@@ -190,7 +190,7 @@ class TestChats(SearchTestCase):
         self.assertEqual([OWN, OWN], self.paths())
         self.assertEqual(ALL_KINDS, kinds(self.bodies()[-1]["messages"][1]))
 
-    def test_a_client_that_sends_no_blocks_back_goes_on_with_chat_completions(self) -> None:
+    def test_a_client_that_sends_no_blocks_back_continues_with_chat_completions(self) -> None:
         proxy = self.proxy()
         self.fake.answer(SEARCHED)
         self.search(proxy)
@@ -324,7 +324,7 @@ class TestFaults(SearchTestCase):
         self.assertEqual(ALL_KINDS, kinds(message))
         self.assertEqual([OWN, OWN], self.paths())
 
-    def test_an_answer_that_breaks_before_anything_is_said_is_asked_for_again(self) -> None:
+    def test_an_answer_that_breaks_before_anything_is_said_is_retried(self) -> None:
         # After message_start and ping.
         self.fake.answer(Answer("Hm.", "x", cut_after=2), SEARCHED)
         message = self.complete(self.proxy(retry_budget=5), tools=[SEARCH], stream=True)

@@ -73,7 +73,7 @@ class TestSeveralProxies(SharedTestCase):
             self.go_on(conversation, visible, f"thought {number} ", APIS[number % 3], connection, rng)
         self.assertEqual([], self.fake.refused)
 
-    def test_a_chain_of_responses_goes_on_at_another_proxy(self) -> None:
+    def test_a_chain_of_responses_continues_at_another_proxy(self) -> None:
         proxies = [self.shared_proxy("one"), self.shared_proxy("two")]
         previous: dict[str, Any] = {}
         for number in range(4):

@@ -254,7 +254,7 @@ class TestFaults(SearchCase):
             [("reasoning", "completed"), ("web_search_call", "failed")], list(map(state, stored["output"]))
         )
 
-    def test_reasoning_that_nobody_has_becomes_a_transcript(self) -> None:
+    def test_missing_reasoning_becomes_a_transcript(self) -> None:
         call = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "look", "{}")
         self.fake.answer(Answer("So.", "I look.", (call,), searches=(Search(reasoning="Where? "),)), THIRD)
         output = self.complete(self.running, "Rain?", tools=TOOLS, store=False)["output"]

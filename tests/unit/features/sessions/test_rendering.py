@@ -56,7 +56,7 @@ class TestRendering(unittest.TestCase):
         self.assertTrue(all(piece.text.startswith("<think>") for piece in written[::2]))
         self.assertEqual(["<|im_end|>"] * 2, [piece.text for piece in written if piece.is_end])
 
-    def test_a_prompt_ends_where_the_model_goes_on(self) -> None:
+    def test_a_prompt_ends_where_the_model_continues(self) -> None:
         text = rendering.text_of(rendering.render(CHAT[:2], for_answer=True))
         self.assertTrue(text.endswith("What is in a?<|im_end|>\n<|im_start|>assistant\n"))
 
