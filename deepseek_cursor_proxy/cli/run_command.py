@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from deepseek_cursor_proxy.cli import questions, serve
-from deepseek_cursor_proxy.cli.parser import load, program_name
+from deepseek_cursor_proxy.cli.parser import config_path, load, program_name
 from deepseek_cursor_proxy.cli.setup import clients
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, ProxyEndpoint
 from deepseek_cursor_proxy.cli.setup.launches import RUNNABLE, Runnable
@@ -70,7 +70,10 @@ def run(options: dict[str, Any]) -> int:
     variable = clients.ACCESS_KEY_VARIABLE if loaded.config.served_keys else clients.DEEPSEEK_KEY_VARIABLE
     endpoint = ProxyEndpoint("", variable, model=options["client_model"])
     endpoint = replace(endpoint, key=_key(endpoint, client))
-    with _proxy(loaded, client) as root, TemporaryDirectory(prefix="deepseek-cursor-proxy-") as folder:
+    with (
+        _proxy(loaded, config_path(options), client) as root,
+        TemporaryDirectory(prefix="deepseek-cursor-proxy-", ignore_cleanup_errors=True) as folder,
+    ):
         launch = client.launch(replace(endpoint, root=root), Path(folder))
         for path, text in launch.files.items():
             private_files.write(path, text.encode())
@@ -130,7 +133,7 @@ def _environment(inherited: Mapping[str, str], variables: Mapping[str, str | Non
 
 
 @contextlib.contextmanager
-def _proxy(loaded: LoadedConfig, client: Runnable) -> Iterator[str]:
+def _proxy(loaded: LoadedConfig, config_file: Path, client: Runnable) -> Iterator[str]:
     """The address, without /v1, of the proxy that runs with this store, else of our own."""
     from deepseek_cursor_proxy.features.dashboard import command as dashboard
 
@@ -142,14 +145,14 @@ def _proxy(loaded: LoadedConfig, client: Runnable) -> Iterator[str]:
         # The streams have to be files: a redirection to them is all that the console and every warning need.
         with path.open("a", encoding="utf-8") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             with standard_streams.command_streams(), standard_streams.serving_streams():
-                with serve.serving_for_child(loaded) as server:
+                with serve.serving_for_child(loaded, config_file) as server:
                     yield f"http://127.0.0.1:{server.server_port}"
     finally:
-        if path.stat().st_size:
+        if path.exists() and path.stat().st_size:
             print(f"deepseek-cursor-proxy: the log of this run is {path}", file=sys.stderr)
         elif path != Path(os.devnull):
             # `claude --version`, for example, asks nothing.
-            path.unlink()
+            path.unlink(missing_ok=True)
 
 
 def _log_path(config: ProxyConfig, client: Runnable) -> Path:

@@ -84,15 +84,19 @@ def _serve(
 
 
 @contextlib.contextmanager
-def serving_for_child(loaded: LoadedConfig) -> Iterator[DeepSeekProxyServer]:
+def serving_for_child(loaded: LoadedConfig, config_path: Path) -> Iterator[DeepSeekProxyServer]:
     """A proxy on this machine alone, on a free port, while a program that we started runs; StartupError as in `run`."""
     # Answers that still run at the end have no reader.
     config = dataclasses.replace(
-        loaded.config, host="127.0.0.1", port=0, admin_port=0, tunnel=None, public_hosts=(), shutdown_grace=0.0
+        loaded.config, host="127.0.0.1", port=0, tunnel=None, public_hosts=(), shutdown_grace=0.0
     )
     Access(config)
     _log_to_stderr(verbose=config.verbose)
-    with _open_server(config) as server, _run_server(server):
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(_open_server(config))
+        if config.admin_port:
+            _open_admin(server, loaded._replace(config=config), config_path, stack, is_of_run=True)
+        stack.enter_context(_run_server(server))
         yield server
 
 
@@ -196,14 +200,19 @@ def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
 
 
 def _open_admin(
-    server: DeepSeekProxyServer, loaded: LoadedConfig, config_path: Path, stack: contextlib.ExitStack
+    server: DeepSeekProxyServer,
+    loaded: LoadedConfig,
+    config_path: Path,
+    stack: contextlib.ExitStack,
+    *,
+    is_of_run: bool = False,
 ) -> "AdminService | None":
     """The admin listener. The proxy also runs without one, unless the settings name its host."""
     from deepseek_cursor_proxy.features.dashboard.service import AdminService
     from deepseek_cursor_proxy.proxy import ADMIN_ROUTES
 
     try:
-        admin = AdminService(server, loaded, config_path, ADMIN_ROUTES)
+        admin = AdminService(server, loaded, config_path, ADMIN_ROUTES, is_of_run=is_of_run)
     except StartupError as error:
         if loaded.origins["admin_host"] != "default":
             raise

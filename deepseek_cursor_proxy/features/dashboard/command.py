@@ -27,7 +27,7 @@ def open_dashboard(options: dict[str, Any]) -> None:
     import webbrowser
 
     config = load(options).config
-    store, found = config.reasoning_content_path, running.find(config)
+    store, found = config.reasoning_content_path, running.find(config, with_runs=True)
     if found is not None and not found.is_proven:
         raise StartupError(running.stranger_text(found.url))
     if found is None:
@@ -47,7 +47,7 @@ def open_dashboard(options: dict[str, Any]) -> None:
 
 
 def find_running(config: ProxyConfig) -> running.RunningProxy | None:
-    """The proxy that runs with this store; None when none does, or its key is not known here."""
+    """The proxy that runs with this store, not only for a client; None when none does, or its key is not known here."""
     if (found := running.find(config)) is None:
         return None
     if not found.is_proven:

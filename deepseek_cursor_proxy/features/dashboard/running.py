@@ -1,9 +1,10 @@
 """A running proxy beside its store: its key and its address in private files, and how commands ask it.
 
 `admin.key` is generated on first use and stays: bookmarks and Prometheus rely on it. Each proxy leaves a file
-`admin-PORT.url` while it runs; one that was killed leaves it behind, and then any program of any user can listen at
-that port. So the listener first proves that it can read secret.key, which is beside the store and private: it is sent a
-random nonce and answers with an HMAC over it and its own address. The address keeps a stranger from passing the
+`admin-PORT.url` while it runs, or `run-PORT.url` if it ends with a client of the `run` command, so that no other
+client is pointed to it; one that was killed leaves it behind, and then any program of any user can listen at
+that port. So the listener first proves that it can read secret.key, which is beside the store and private: it is sent
+a random nonce and answers with an HMAC over it and its own address. The address keeps a stranger from passing the
 question on to a proxy at another port. The key and the real question follow on the same connection, or not at all.
 
 A store in memory has no files. What only commands need is imported late: the proxy starts faster without.
@@ -14,7 +15,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 KEY_FILE = "admin.key"
 PROOF_PATH = "/api/proof"
-_ADDRESSES = "admin-*.url"
+_LASTING, _OF_RUN = "admin-*.url", "run-*.url"
 # On this machine; one that takes longer is as good as stopped. Windows takes two to say that nothing listens.
 _ASK_SECONDS = 3.0
 _MAX_BYTES = 1_000_000
@@ -71,13 +72,13 @@ def read_or_create_key(store: Path) -> str:
 
 
 @contextlib.contextmanager
-def address_file(store: Path, url: str) -> Iterator[None]:
+def address_file(store: Path, url: str, *, is_of_run: bool = False) -> Iterator[None]:
     """Have a file with this address as long as the context lasts. A file that cannot be written is done without."""
     if str(store) == ":memory:":
         yield
         return
     with contextlib.suppress(OSError):
-        private_files.write(_address_path(store, url), url.encode())
+        private_files.write(_address_path(store, url, _OF_RUN if is_of_run else _LASTING), url.encode())
     try:
         yield
     finally:
@@ -95,13 +96,14 @@ def _is_key(found: bytes) -> bool:
     return is_credential(found.decode("latin-1").strip())
 
 
-def _address_path(store: Path, url: str) -> Path:
-    return _folder(store) / _ADDRESSES.replace("*", url.rpartition(":")[2])
+def _address_path(store: Path, url: str, name: str) -> Path:
+    return _folder(store) / name.replace("*", url.rpartition(":")[2])
 
 
 def _forget_address(store: Path, url: str) -> None:
-    with contextlib.suppress(OSError):
-        _address_path(store, url).unlink()
+    for name in (_LASTING, _OF_RUN):
+        with contextlib.suppress(OSError):
+            _address_path(store, url, name).unlink()
 
 
 def _folder(store: Path) -> Path:
@@ -123,20 +125,22 @@ def read_key(store: Path) -> str | None:
     return None
 
 
-def find(config: ProxyConfig) -> AdminAnswer | None:
+def find(config: ProxyConfig, *, with_runs: bool = False) -> AdminAnswer | None:
     """What a proxy with this store answers to /api/stats, or what listens at its address; None if nothing does.
 
+    `with_runs` also finds one that ends with a client of `run`.
     A proxy that was started with an admin_key, of which we know the digest at most, answers 401.
     """
     store = config.reasoning_content_path
     key = None if config.admin_key is not None else read_key(store)
-    answers = list(ask_all(store, "/api/stats", key))
+    answers = list(ask_all(store, "/api/stats", key, with_runs=with_runs))
     return next((answer for answer in answers if answer.is_proven), answers[0] if answers else None)
 
 
-def ask_all(store: Path, path: str, key: str | None) -> Iterator[AdminAnswer]:
+def ask_all(store: Path, path: str, key: str | None, *, with_runs: bool = False) -> Iterator[AdminAnswer]:
     """The answers of all listeners at addresses that proxies with this store left, the newest first."""
-    for url in _addresses(store) if str(store) != ":memory:" else ():
+    names = (_LASTING, _OF_RUN) if with_runs else (_LASTING,)
+    for url in _addresses(store, names) if str(store) != ":memory:" else ():
         with contextlib.suppress(OSError):
             yield _ask(store, url, path, key)
 
@@ -163,10 +167,10 @@ def stranger_text(url: str) -> str:
     )
 
 
-def _addresses(store: Path) -> list[str]:
+def _addresses(store: Path, names: Iterable[str] = (_LASTING,)) -> list[str]:
     found = []
     with contextlib.suppress(OSError):
-        for path in _folder(store).glob(_ADDRESSES):
+        for path in (path for name in names for path in _folder(store).glob(name)):
             with contextlib.suppress(OSError, ValueError):
                 found.append((path.stat().st_mtime, path.read_text("ascii")))
     return [url for _, url in sorted(found, reverse=True)]

@@ -56,8 +56,13 @@ class AdminService:
         loaded: LoadedConfig,
         config_path: Path,
         routes: Sequence[tuple[str, str]] = (),
+        *,
+        is_of_run: bool = False,
     ) -> None:
-        """`routes`: see AdminApp. StartupError if `admin_host` is no address of this machine."""
+        """`routes`: see AdminApp; `is_of_run` if a client of `run` is served.
+
+        StartupError if `admin_host` is no address of this machine.
+        """
         config = loaded.config
         # First: a failure leaves nothing behind.
         self._listener = listen(config.admin_host, config.admin_port)
@@ -78,7 +83,7 @@ class AdminService:
             raise StartupError("cannot serve the dashboard: the system allows no more threads")
         self._thread = thread
         self._files = contextlib.ExitStack()
-        self._files.enter_context(running.address_file(config.reasoning_content_path, self.url))
+        self._files.enter_context(running.address_file(config.reasoning_content_path, self.url, is_of_run=is_of_run))
 
     @property
     def link(self) -> str:

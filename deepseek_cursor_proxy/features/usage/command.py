@@ -82,7 +82,7 @@ def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, st
     if str(config.reasoning_content_path) == ":memory:":
         return empty, "The store is in memory (reasoning_content_path), so usage is forgotten when the proxy stops."
     # A proxy that runs with this store writes what it holds when it proves itself.
-    for _ in running.ask_all(path, "/healthz", None):
+    for _ in running.ask_all(path, "/healthz", None, with_runs=True):
         pass
     recorded = "The proxy records each request when it ends."
     try:

@@ -11,26 +11,26 @@ import sys
 import unittest
 from pathlib import Path
 
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.features.dashboard import running
 from tests.proxy.lifecycle.test_missing_functions import WINDOWS as MISSING
 from tests.proxy.lifecycle.test_missing_functions import WITHOUT
 from tests.support.program import COMMAND, PATIENCE, WINDOWS, ServeTest
 
 # Speaks with the proxy that its flags name, then does what its last argument says.
 STAND_IN = """
-import http.client, json, os, signal, sys
-from urllib.parse import urlsplit
+import json, os, signal, socket, sys
 
 def health():
-    address = next(word for word in sys.argv if "base_url=" in word).partition("base_url=")[2]
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=10)
-    connection.request("GET", "/healthz")
-    body = connection.getresponse().read().decode()
-    connection.request("POST", "/v1/nothing")
-    connection.getresponse().read()
-    return body
+    address = next(word for word in sys.argv if "base_url=" in word).partition("://")[2].partition("/")[0]
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"POST /v1/nothing HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 0\\r\\n\\r\\n")
+        connection.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+        return connection.makefile().read().splitlines()[-1]
 
 def note(number, frame):
-    print("signal", signal.Signals(number).name, health(), flush=True)
+    os.write(1, f"signal {signal.Signals(number).name} {health()}\\n".encode())
     if number != signal.SIGINT:
         sys.exit(9)
 
@@ -44,6 +44,8 @@ print(json.dumps({
 }), flush=True)
 what = sys.argv[-1]
 if what == "wait":
+    # If a test fails and ends `run` alone.
+    signal.alarm(60)
     sys.stdin.read()
     while True:
         signal.pause()
@@ -54,13 +56,15 @@ sys.exit(int(what) if what.isdigit() else 0)
 
 
 class RunTest(ServeTest):
+    may_fork = True
+
     def setUp(self) -> None:
         super().setUp()
         script = self.bin / "stand_in.py"
         script.write_text(STAND_IN, encoding="utf-8")
-        name, text = "codex", f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n'
+        name, text = "codex", f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script}" "$@"\n'
         if WINDOWS:
-            name, text = "codex.cmd", f'@"{sys.executable}" "{script}" %*\n'
+            name, text = "codex.cmd", f'@"{sys.executable}" -I -S "{script}" %*\n'
         (self.bin / name).write_text(text, encoding="utf-8")
         (self.bin / name).chmod(0o700)
 
@@ -102,6 +106,18 @@ class RunTest(ServeTest):
         self.assertEqual(10, len(self.logs()))
         self.assertIn("000003-codex", self.logs()[0].name)
 
+    @unittest.skipIf(WINDOWS, "the stand-in does not wait there")
+    def test_the_dashboard_shows_the_proxy_of_a_run_and_no_other_client_is_pointed_to_it(self) -> None:
+        process = self.launch("run", "codex", "wait")
+        process.read_until("flags")
+        config = ProxyConfig(reasoning_content_path=self.store)
+        self.assertIsNone(running.find(config))
+        found = running.find(config, with_runs=True)
+        assert found is not None
+        self.assertEqual((True, 200), (found.is_proven, found.status))
+        process.send(signal.SIGTERM)
+        self.assertEqual((9, []), (process.wait(), list(self.directory.glob("*.url"))))
+
     @unittest.skipIf(WINDOWS, "Windows has no such signals")
     def test_a_signal_is_passed_on_and_one_that_ends_the_client_is_its_exit_code(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -122,12 +138,12 @@ class RunTest(ServeTest):
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         with open(terminal, "r+b", buffering=0) as screen:
-            for answer in (b"flags", b"SIGINT", b"SIGINT"):
+            for answer, keys in ((b"flags", b"\x03"), (b"SIGINT", b"\x03"), (b"SIGINT", b"")):
                 seen = b""
                 while not re.search(answer + b".*true", seen):
                     self.assertTrue(select.select([screen], [], [], PATIENCE)[0], seen)
                     seen += screen.read(10_000)
-                screen.write(b"\x03")
+                screen.write(keys)
             process.terminate()
             self.assertEqual(9, process.wait(PATIENCE))
         os.close(theirs)
@@ -135,5 +151,5 @@ class RunTest(ServeTest):
     @unittest.skipUnless(sys.platform == "linux", "the other systems lack them by themselves")
     def test_it_runs_without_what_windows_lacks(self) -> None:
         self.command = (sys.executable, "-c", WITHOUT, "like-windows", json.dumps(MISSING), "deepseek_cursor_proxy")
-        process = self.launch("run", "codex", "5")
+        process = self.launch("run", "--reasoning-content-path", ":memory:", "codex", "5")
         self.assertEqual(5, process.wait(), process.errors)
