@@ -143,6 +143,8 @@ def _agent_name(agent: str) -> _AgentName:
     for pattern, name in _PROGRAMS:
         if pattern.search(agent):
             return _AgentName(name, True)
+    if (listed := _AGENTS.search(agent)) is not None:
+        return _AgentName(_AGENT_NAMES[listed[1].lower()], True)
     product = _PRODUCT.match(agent)
     text = product[0] if product is not None else ""
     return _AgentName(f"{text} SDK" if text in ("OpenAI", "Anthropic") else text, False)
@@ -193,7 +195,7 @@ def _has_product(products: re.Pattern[str], agent: str) -> bool:
 
 def _product_pattern(*products: str) -> re.Pattern[str]:
     """Matches a product of a User-Agent, such as `ai/6.0`, wherever a product may begin."""
-    return re.compile(rf"(?:\A|[\s(;,])(?:{'|'.join(products)})", re.IGNORECASE)
+    return re.compile(rf"(?:\A|[\s(;,])({'|'.join(products)})", re.IGNORECASE)
 
 
 _CURSOR = _product_pattern("Cursor/")
@@ -205,11 +207,8 @@ _VSCODE = _product_pattern("GitHubCopilotChat/")
 _OPENAI = re.compile(r"(?:Async)?(?:Azure)?OpenAI/", re.IGNORECASE)
 _AGENTS = _product_pattern(*(re.escape(client.marker) for client in AGENTS))
 _SDKS = _product_pattern(*(re.escape(client.marker) for client in SDKS if client.marker.endswith("/")))
-_PROGRAMS = (
-    (_CURSOR, "Cursor"),
-    (_CLAUDE_CODE, "Claude Code"),
-    (_CODEX, "Codex"),
-    *((_product_pattern(re.escape(client.marker)), re.split("[,']", client.name)[0]) for client in AGENTS),
-)
+_PROGRAMS = ((_CURSOR, "Cursor"), (_CLAUDE_CODE, "Claude Code"), (_CODEX, "Codex"))
+# By marker. One pattern finds all of them: compiling one for each cost every start 0.6 ms.
+_AGENT_NAMES = {client.marker.lower(): re.split("[,']", client.name)[0] for client in AGENTS}
 # The first product without its version.
 _PRODUCT = re.compile(r"[\w.+-]{1,24}")
