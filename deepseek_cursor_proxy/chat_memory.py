@@ -33,7 +33,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.conversation import size_of
@@ -281,8 +281,7 @@ class _Tail(NamedTuple):
 _NO_TAIL = _Tail(b"", {}, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
+class _Body(NamedTuple):
     """A body up to its last message: the fields before the messages, the name of their list, and the messages.
 
     Invariant: `pieces`, joined, are the bytes up to the end of the last message, so the first one contains the fields
@@ -328,7 +327,7 @@ class _Body:
             kept.append(message)
             end = message.end
         pieces = (*self.pieces[:count], different[: end - start])
-        return replace(self, messages=tuple(kept), pieces=pieces) if kept else _NO_BODY
+        return self._replace(messages=tuple(kept), pieces=pieces) if kept else _NO_BODY
 
 
 _NO_BODY = _Body({}, "", (), ())

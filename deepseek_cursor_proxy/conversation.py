@@ -304,8 +304,7 @@ class Delta(NamedTuple):
         return size + sum([len(piece.id) + len(piece.name) + len(piece.arguments) for piece in self.calls])
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(NamedTuple):
     """Nothing new from DeepSeek: a keep-alive for the client. `line` is DeepSeek's own comment, if it sent one."""
 
     line: str = ""

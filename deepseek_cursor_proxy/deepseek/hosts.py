@@ -7,10 +7,10 @@ A Host says under which name reasoning goes back (its ReasoningForm) and which f
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 
@@ -30,8 +30,7 @@ class ReasoningForm(Enum):
 ThinkingFields = Callable[[bool, str], Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """One host. `options` are raw fields that the configuration adds to every request."""
 
     name: str
@@ -49,7 +48,7 @@ class Host:
     runs_server_tools: bool = False
     # The form that its answers show replaces the declared one.
     is_learning: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 def _deepseek_fields(thinking: bool, effort: str) -> Mapping[str, Any]:
@@ -115,7 +114,7 @@ DEEPSEEK = Host(
     runs_server_tools=True,
 )
 # The host of any other base URL: it gets DeepSeek's fields, as gateways to DeepSeek expect.
-UNKNOWN = replace(DEEPSEEK, name="auto", domains=(), silence_means_no_thinking=False, is_learning=True)
+UNKNOWN = DEEPSEEK._replace(name="auto", domains=(), silence_means_no_thinking=False, is_learning=True)
 HOSTS = (
     DEEPSEEK,
     Host("openrouter", ReasoningForm.DETAILS, _openrouter_fields, ("openrouter.ai",)),

@@ -29,7 +29,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -88,14 +88,14 @@ class Upstream:
         # A gateway of unknown kind is called by the name of what it leads to.
         name = "DeepSeek" if host in (hosts.DEEPSEEK, hosts.UNKNOWN) else urlsplit(base_url).hostname or base_url
         if config.host_options:
-            host = replace(host, options=config.host_options)
+            host = host._replace(options=config.host_options)
         return cls(name, "--base-url", base_url, host, forms)
 
     @classmethod
     def from_table(cls, name: str, table: UpstreamTable, forms: ReasoningForms, keys: KeyPool | None) -> "Upstream":
         host = hosts.choose(table.host, table.base_url)
         if table.options:
-            host = replace(host, options=table.options)
+            host = host._replace(options=table.options)
         return cls(name, f"base_url of [upstreams.{name}]", table.base_url, host, forms, table, keys, Breaker())
 
     @property
@@ -228,10 +228,10 @@ def _with_form(host: Host, form: ReasoningForm) -> Host:
     means no reasoning.
     """
     if form is ReasoningForm.NONE:
-        return replace(host, requires_reasoning=False)
+        return host._replace(requires_reasoning=False)
     if form is host.form:
-        return replace(host, silence_means_no_thinking=True)
-    return replace(host, form=form, requires_reasoning=False, runs_server_tools=False)
+        return host._replace(silence_means_no_thinking=True)
+    return host._replace(form=form, requires_reasoning=False, runs_server_tools=False)
 
 
 @lru_cache(64)

@@ -6,7 +6,7 @@ The writer puts each text on one line: upstream's text reaches a client as JSON 
 a line of its own. This file knows neither HTTP nor JSON.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 DONE = b"data: [DONE]\n\n"
 
@@ -17,14 +17,12 @@ _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029])
 _MOST_LINES = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     data: str
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Comment:
+class Comment(NamedTuple):
     """A comment, colon included, or a line with an unknown field; free of control characters and never empty."""
 
     line: str

@@ -14,8 +14,7 @@ change here changes the keys of past turns.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from deepseek_cursor_proxy.reasoning import markdown_escape
 
@@ -111,8 +110,7 @@ _NOTHING_ELSE = re.compile(r"\s*\Z")
 _LATER = re.compile("\n\n(" + "|".join(re.escape(form.opening) for form in _FORMS) + ")")
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A thinking block in a text: the reasoning it shows, the start of the text after it, and its own start."""
 
     reasoning: str
@@ -136,7 +134,7 @@ def find_blocks(text: str) -> list[Block]:
     # White space before the first block is a client's edit without meaning.
     at = len(text) - len(text.lstrip()) if text[:1].isspace() else 0
     while block := block_at(text, at):
-        blocks.append(block if blocks or not block.start else replace(block, start=0))
+        blocks.append(block if blocks or not block.start else block._replace(start=0))
         at = block.end
     if not blocks:
         at = 0
@@ -147,7 +145,7 @@ def find_blocks(text: str) -> list[Block]:
         is_first = not blocks or blocks[0].form is not form
         block = None if form.tag in unclosed else block_at(text, opening.start(1), is_later=is_first)
         if block is not None:
-            blocks.append(replace(block, start=opening.start()))
+            blocks.append(block._replace(start=opening.start()))
             at = block.end
             continue
         # Skip to this form's next closing tag; if there is none, ignore the form from here on (keeps this linear).

@@ -6,7 +6,6 @@ makes one for another host of the models.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,7 +43,7 @@ def chat_api_for(host: Host) -> UpstreamApi:
         return CHAT
     splits_think = host.form is ReasoningForm.THINK
     # What traces and the log show of a body; the options may have keys in them.
-    shown = replace(host, options=hide_texts(host.options))
+    shown = host._replace(options=hide_texts(host.options))
     return UpstreamApi(
         CHAT.path,
         partial(chat_api.payload, host=shown),

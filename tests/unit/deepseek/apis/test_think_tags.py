@@ -1,7 +1,6 @@
 """Content with a leading <think> block, fed whole and in pieces."""
 
 import unittest
-from dataclasses import replace
 
 from deepseek_cursor_proxy.conversation import Delta, Reply
 from deepseek_cursor_proxy.deepseek.apis.api import chat_api_for
@@ -55,7 +54,7 @@ class TestThinkSplitter(unittest.TestCase):
         self.assertEqual(("r", "a"), (delta.reasoning, delta.text))
 
     def test_the_completion_of_a_whole_message_has_its_reasoning(self) -> None:
-        host = replace(UNKNOWN, form=ReasoningForm.THINK)
+        host = UNKNOWN._replace(form=ReasoningForm.THINK)
         message = {"role": "assistant", "content": "<think>r</think>a"}
         (delta,) = chat_api_for(host).read_answer(
             {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
