@@ -109,6 +109,15 @@ class OpencodeTest(RunCase):
         self.assert_task()
 
 
+class CopilotTest(RunCase):
+    packages, client = ("@github/copilot@1.0.102",), "copilot"
+    first = ("--allow-all-tools", "-p", "What is on my list?")
+    again = ("--allow-all-tools", "--continue", "-p", "Thanks.")
+
+    def test_the_task(self) -> None:
+        self.assert_task()
+
+
 class QwenCodeTest(RunCase):
     packages, client = ("@qwen-code/qwen-code@0.24.4",), "qwen"
     first = ("--yolo", "-p", "What is on my list?")

@@ -13,6 +13,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.cli.setup import clients, codex_catalogue
 from deepseek_cursor_proxy.cli.setup.clients import PROVIDER, ProxyEndpoint
+from deepseek_cursor_proxy.deepseek.model_names import CONTEXT_TOKENS, OUTPUT_TOKENS
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,21 @@ def _opencode(endpoint: ProxyEndpoint, folder: Path) -> Launch:
     return Launch({"OPENCODE_CONFIG_CONTENT": json.dumps(config)})
 
 
+def _copilot(endpoint: ProxyEndpoint, folder: Path) -> Launch:
+    # What the user has set for another provider; each of these goes before one of ours.
+    others = ("BEARER_TOKEN", "API_KEY_COMMAND", "HEADERS", "TRANSPORT", "MODEL_ID", "WIRE_MODEL", "MAX_OUTPUT_TOKENS")
+    values = {
+        "BASE_URL": endpoint.base_url,
+        "TYPE": "openai",
+        "API_KEY": endpoint.key,
+        # It does not know how much these models can read.
+        "MAX_PROMPT_TOKENS": str(CONTEXT_TOKENS - OUTPUT_TOKENS),
+        **dict.fromkeys(others),
+    }
+    variables = {f"COPILOT_PROVIDER_{name}": value for name, value in values.items()}
+    return Launch({**variables, "COPILOT_MODEL": endpoint.model})
+
+
 def _qwen(endpoint: ProxyEndpoint, folder: Path) -> Launch:
     variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.key, "OPENAI_MODEL": endpoint.model}
     return Launch(variables, ("--auth-type", "openai"))
@@ -93,6 +109,7 @@ RUNNABLE = {
         Runnable("claude", "Claude Code", "npm install -g @anthropic-ai/claude-code", _claude),
         Runnable("codex", "Codex", "npm install -g @openai/codex", _codex),
         Runnable("opencode", "opencode", "npm install -g opencode-ai", _opencode),
+        Runnable("copilot", "GitHub Copilot", "npm install -g @github/copilot", _copilot),
         Runnable("qwen", "Qwen Code", "npm install -g @qwen-code/qwen-code", _qwen),
         Runnable("aider", "aider", "python -m pip install aider-install && aider-install", _aider),
         Runnable("pi", "pi", "npm install -g @earendil-works/pi-coding-agent", _pi),

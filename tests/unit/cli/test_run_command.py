@@ -104,7 +104,7 @@ class RunTest(CommandTestCase):
             (("claude",), "set DEEPSEEK_API_KEY, as in `DEEPSEEK_API_KEY=sk-…", ""),
             (("claude",), "too short for a key", "y"),
             (("claude",), "a key of Anthropic", "sk-ant-123456"),
-            (("claud",), "knows no client 'claud', only claude, codex, opencode, qwen, aider, pi", KEY),
+            (("claud",), "knows no client 'claud', only claude, codex, opencode, copilot, qwen, aider, pi", KEY),
             (("cursor",), "setup cursor` sets it up", KEY),
             (("zed",), "setup zed` sets it up", KEY),
             (("--model", "x", "claude"), "invalid choice", KEY),
