@@ -23,6 +23,8 @@ def installed(*packages: str) -> Path:
     if npm is None or shutil.which("node") is None:
         raise unittest.SkipTest(f"npm and node are not on the PATH: {names} cannot be installed")
     place = Path(unittest.enterModuleContext(TemporaryDirectory(prefix="agents-")))
+    # Another module installs them anew.
+    unittest.addModuleCleanup(installed.cache_clear)
     # No install scripts: nobody here has read them. By itself npm tries a dead registry for minutes.
     options = ("--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
     command = [npm, "install", "--prefix", str(place), *options, *packages]

@@ -19,6 +19,8 @@ def installed(*packages: str) -> Path:
     """The directory that holds their commands. Called before the tests of a module; raises SkipTest."""
     names = " and ".join(packages)
     place = Path(unittest.enterModuleContext(TemporaryDirectory(prefix="agents-")))
+    # Another module installs them anew.
+    unittest.addModuleCleanup(installed.cache_clear)
     venv.create(place, with_pip=True)
     commands = place / ("Scripts" if sys.platform == "win32" else "bin")
     options = ("--disable-pip-version-check", "--no-input", "--no-compile", "--retries", "1")
