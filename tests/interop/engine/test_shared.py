@@ -75,7 +75,7 @@ _ON_A_CLUSTER = (
     "test_two_instances_return_what_one_file_returns_after_any_sequence_of_calls",
     "test_many_requests_at_once_spend_a_budget_once",
     "test_every_reasoning_is_restored_although_each_request_goes_to_another_proxy",
-    "test_a_chain_of_responses_goes_on_at_another_proxy",
+    "test_a_chain_of_responses_continues_at_another_proxy",
 )
 
 

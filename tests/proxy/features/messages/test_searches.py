@@ -114,7 +114,7 @@ class TestBlocks(SearchTestCase):
             self.search(proxy, user("q"), assistant(first), user("go on"), tools=[tool], stream=stream)
             self.assertEqual([use, page], self.bodies()[-1]["messages"][1]["content"][1:])
 
-    def test_a_paused_turn_is_sent_back_and_goes_on(self) -> None:
+    def test_a_paused_turn_is_sent_back_and_continues(self) -> None:
         for stream in (True, False):
             proxy = self.proxy()
             thought = {"type": "thinking", "thinking": "Hm."}
@@ -285,7 +285,7 @@ class TestChoice(SearchTestCase):
 
 
 class TestFaults(SearchTestCase):
-    def test_a_search_that_breaks_off_ends_in_an_error_and_the_chat_goes_on(self) -> None:
+    def test_a_search_that_breaks_off_ends_in_an_error_and_the_chat_continues(self) -> None:
         # message_start, ping, and the events of the thought and of the search.
         for cut in range(1, 16):
             with self.subTest(cut):
