@@ -4,7 +4,7 @@
     ├── BadRequest       400    the body or a field is wrong; `param` names it
     ├── Unauthorized     401    no usable key
     │   └── WrongKey            no key, or one that is not served
-    ├── Forbidden        403    a key of the owner would be spent under a foreign host name
+    ├── Forbidden        403    a key of the owner would be spent under a host name that is not the proxy's
     │   ├── ModelNotAllowed     the caller's key is not for this model
     │   └── PriceUnknown        the caller has a budget, and what the model costs is not known
     ├── NotFound         404
@@ -89,7 +89,7 @@ class Unauthorized(ProxyError, status=401, type="authentication_error", code="in
 
 
 class Forbidden(ProxyError, status=403, type="permission_error", code="foreign_host"):
-    """A key of the owner would be spent under a foreign host name."""
+    """A key of the owner would be spent under a host name that is not the proxy's."""
 
 
 class ModelNotAllowed(Forbidden, code="model_not_allowed"):

@@ -151,8 +151,8 @@ class _HistoryBuilder:
         # In their final order.
         self._entries: list[_Round | tuple[int, Message]] = []
         self._repairs: Counter[str] = Counter()
-        # Since the last call: whether the user has spoken, and whether any other message came.
-        self._has_user_spoken = self._is_interrupted = False
+        # Since the last call: whether a message of the user came, and whether any other message came.
+        self._has_user_message = self._is_interrupted = False
         self._close_rounds()
 
     def _close_rounds(self) -> None:
@@ -171,10 +171,10 @@ class _HistoryBuilder:
             self._repairs["empty dropped"] += 1
         else:
             self._is_interrupted = True
-            self._has_user_spoken = self._has_user_spoken or message.role == "user"
+            self._has_user_message = self._has_user_message or message.role == "user"
             if message.role == "assistant":
                 self._close_rounds()
-                self._has_user_spoken = self._is_interrupted = False
+                self._has_user_message = self._is_interrupted = False
             self._entries.append((index, message))
 
     def history(self) -> RepairedHistory:
@@ -204,11 +204,11 @@ class _HistoryBuilder:
             calls.append(call)
         if tuple(calls) != message.tool_calls:
             message = message._replace(tool_calls=tuple(calls))
-        if self._has_user_spoken:
+        if self._has_user_message:
             # These calls answer the user.
             self._close_rounds()
         self._newest = _Round(index, message, ids)
-        self._has_user_spoken = self._is_interrupted = False
+        self._has_user_message = self._is_interrupted = False
         self._open.append(self._newest)
         for call_id in self._newest.positions:
             self._open_by_id.setdefault(call_id, []).append(self._newest)

@@ -137,7 +137,7 @@ class TomlEdit(_MarkedEdit):
         first = 0
         while first < len(lines) and not lines[first].strip().startswith("["):
             last = first + 1
-            # A value may go on in the next lines; the document as a whole is known to be valid.
+            # A value may continue in the next lines; the document as a whole is known to be valid.
             while (values := _statement("".join(lines[first:last]))) is None and last < len(lines):
                 last += 1
             if values and next(iter(values)) in self.keys:

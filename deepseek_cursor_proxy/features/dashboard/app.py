@@ -141,7 +141,7 @@ class AdminAccess:
     """Who may ask: a request under this machine's name, with the key. Connection threads call it.
 
     Host      an IP address, localhost, *.localhost or `admin_host`: a page that reaches us by DNS rebinding has another
-    Origin    none, or the very host of the request: other pages of this machine are foreign as well
+    Origin    none, or the very host of the request: pages of other programs on this machine are foreign, too
     key       `admin_key`, or the one in admin.key; for /metrics also `metrics_key`; in Authorization, never in a cookie
 
     Keys are compared in constant time, and wrong ones make their sender wait, as on the proxy's own port (`Access`).

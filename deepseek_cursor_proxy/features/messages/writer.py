@@ -261,7 +261,7 @@ class MessageWriter:
         if self._stop_sequence is not None:
             reason = "stop_sequence"
         elif reason in ("end_turn", "tool_use"):
-            # Whatever upstream says: agents go on to run tools if this is tool_use.
+            # Whatever upstream says: agents run tools next if this is tool_use.
             reason = "tool_use" if any(isinstance(block, ToolUse) for block in self._blocks) else "end_turn"
         return {"stop_reason": reason, "stop_sequence": self._stop_sequence}
 

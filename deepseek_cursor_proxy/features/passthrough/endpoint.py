@@ -173,7 +173,7 @@ class _Stream:
                 if not self._is_done and last_event is not None and last_event.search(data, 0, end):
                     self._is_done = True
                     self._response.end_soon()
-                    # Before its last bytes: the client may go on as soon as it has them.
+                    # Before its last bytes: the client may send the next request as soon as it has them.
                     self._finish(_STREAMED)
                 if end:
                     yield data[:end]
