@@ -348,10 +348,14 @@ class AccessTest(DashboardCase):
         expect(
             page.get_by_role("table", name="Newest requests").get_by_role("cell", name="deepseek-v4-pro").first
         ).to_be_visible()
+        page.keyboard.press("3")
+        expect(page.get_by_text("This could not be loaded")).to_be_visible()
         again = self.start(admin_port=int(admin.url.rpartition(":")[2]))[1]
         self.assertEqual(admin.url, again.url)
         page.get_by_role("button", name="Try now").click()
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        expect(page.get_by_text("Nothing was used in these days")).to_be_visible()
+        page.keyboard.press("1")
         # It is another run, so the requests of the former are gone.
         expect(page.get_by_text("Waiting for the first request")).to_be_visible()
 

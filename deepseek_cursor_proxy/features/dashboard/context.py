@@ -38,6 +38,8 @@ class AdminContext:
         self.is_stopping = False
         self.url = url
         self.probes = Recent(_PROBE_SECONDS)
+        # Figures of the last hour, by the newest request.
+        self.hours = Recent(_PROBE_SECONDS)
         self._counts = Recent(_COUNT_SECONDS)
         # As of the last count that worked.
         self._store_size = StoreSize({}, 0)

@@ -70,7 +70,7 @@ def _probe(services: Services) -> str:
 def stats(context: AdminContext) -> dict[str, Any]:
     services, now = context.services(), time.time()
     running, ended = services.request_log.running(), services.request_log.ended(limit=sys.maxsize)
-    limits = services.upstream.call_limits.snapshot()
+    limits, newest = services.upstream.call_limits.snapshot(), ended[0].number if ended else None
     return {
         "version": __version__,
         "started_at": round(context.started_at, 3),
@@ -84,8 +84,8 @@ def stats(context: AdminContext) -> dict[str, Any]:
         "in_flight": [requests.running(request) for request in running],
         "connections": len(context.server.connections),
         "last_minutes": _last_minutes(context, [request.age_seconds for request in running]),
-        "newest_request": ended[0].number if ended else None,
-        **_last_hour(ended, now),
+        "newest_request": newest,
+        **context.hours.read(newest, lambda: _last_hour(ended, now)),
         "store": _store(context),
         **dict(chain(*(each.facts(services).items() for each in services.features))),
         "process": _process(),

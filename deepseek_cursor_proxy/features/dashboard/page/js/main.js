@@ -50,6 +50,8 @@ const poll = new Poll(
     showTitle();
   },
   (state) => {
+    // What could not be loaded meanwhile is loaded now.
+    if (state.name === "live" && link.name === "waiting") shown.show(router.current());
     link = state;
     if (state.name === "refused") showGate(state.error);
     else showLink();

@@ -4,8 +4,7 @@
 import { h } from "./dom.js";
 import { button, copyable } from "./parts.js";
 
-const COMMAND = "python -m deepseek_cursor_proxy dashboard";
-const SETUP = "python -m deepseek_cursor_proxy setup";
+const PROGRAM = "python -m deepseek_cursor_proxy";
 
 // The page without access; `open` gets what was pasted.
 export function gate(error, open) {
@@ -22,10 +21,10 @@ export function gate(error, open) {
     h("h1", error ? "The key was refused" : "This page needs its key"),
     error
       ? h("p.bad", { role: "alert" }, error.status === 401 ? "The proxy has another key now." : error.message)
-      : h("p.quiet", "The dashboard shows data only to who has its key. It is on the machine where the proxy runs."),
+      : h("p.quiet", "The key is on the machine where the proxy runs."),
     h(
       "ol",
-      step("Run this there. It opens the dashboard, with the key:", copyable(COMMAND)),
+      step("Run this there. It opens the dashboard, with the key:", copyable(`${PROGRAM} dashboard`)),
       step("Or open the link in the terminal where the proxy was started:", link),
       step("Or paste that link or its key here:", form),
     ),
@@ -38,7 +37,7 @@ function step(words, what) {
 
 // The proxy is stopped, or answers with an error.
 export function stoppedBanner(error, retry) {
-  const remedy = [" Start it with ", h("code", "python -m deepseek_cursor_proxy"), "; this page finds it again."];
+  const remedy = [" Start it with ", h("code", PROGRAM), "; this page finds it again."];
   const words = [h("strong", error.message), " What you see is what it said last.", ...(error.status ? [] : remedy)];
   return [h("p", words), button("Try now", retry)];
 }
@@ -60,16 +59,17 @@ export function loading(lines = 4) {
 export function firstSteps({ base_url: here, public_url: everywhere }) {
   const cursor = everywhere
     ? step("In Cursor: Settings, Models, Override OpenAI Base URL:", copyable(everywhere))
-    : step("Cursor asks from its own servers and needs a public address: start the proxy with", h("code", "--tunnel"));
+    : step("Cursor calls from its own servers: restart with a public address:", copyable(`${PROGRAM} --tunnel`));
   return h(
     "section.gate",
     h("h1", "Waiting for the first request"),
     h("p.quiet", "Figures and charts appear with it."),
     h(
       "ol",
-      step("Set up a client that is installed here; this changes its files, and can undo that:", copyable(SETUP)),
-      step("Or by hand. The base URL of Codex and every other client of OpenAI's APIs:", copyable(here)),
-      step("ANTHROPIC_BASE_URL of Claude Code:", copyable(here.replace(/\/v1$/, ""))),
+      step("Start an agent: claude, codex, opencode, qwen, aider or pi", copyable(`${PROGRAM} run claude`)),
+      step("Or configure one for good; --undo reverts that:", copyable(`${PROGRAM} setup`)),
+      step("Or by hand, with your DeepSeek key. OpenAI base URL:", copyable(here)),
+      step("Anthropic base URL:", copyable(here.replace(/\/v1$/, ""))),
       cursor,
     ),
   );

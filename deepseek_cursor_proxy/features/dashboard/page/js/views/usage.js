@@ -83,8 +83,9 @@ export class UsageView {
   fill(byDay, byGroup) {
     format.setCurrency(byDay.currency);
     if (byDay.total.requests === 0) {
-      const words = "Every request that ends is counted here: tokens, time and what it cost.";
-      this.showNotice(empty("Nothing was used in these days", words));
+      const isNew = this.model.rows.size === 0;
+      const next = isNew ? h("a", { href: "#/now" }, "How to start an agent") : "Choose more days.";
+      this.showNotice(empty("Nothing was used in these days", "Every request that ends is counted here.", next));
       return;
     }
     this.notice.hidden = true;
