@@ -256,7 +256,7 @@ def stats() -> Json:
     counts = [max(0, round(5 - abs(place % 40 - 20) / 4 + chance.uniform(-1, 4))) for place in range(60)]
     minutes = [
         {"minute": first + 60 * place, "requests": count, "failed": int(place in (11, 38)),
-         "busy_seconds": 60 * (1 + abs(place % 20 - 10) // 3), "clients": _clients(count, place),
+         "busy_seconds": 14 * (count + counts[place - 1] + 2), "clients": _clients(count, place),
          "output_tokens": count * 900, "cost": count * chance.uniform(0.003, 0.009)}
         for place, count in enumerate(counts)
     ]  # fmt: skip
