@@ -38,4 +38,7 @@ def _refuse():  # type: () -> int
 
 
 if __name__ == "__main__":
+    if __package__ == "":
+        # `python PATH/deepseek_cursor_proxy`, from any folder: Python looks in the package, not beside it.
+        sys.path[0] = sys.path[0] + "/.."
     sys.exit(main())

@@ -253,7 +253,7 @@ _SCRIPT = "deepseek-cursor-proxy"
 def program_name(*, anywhere: bool = False) -> str:
     """The command that starts this program again, in this folder or `anywhere`: a checkout installs nothing."""
     started = Path(*sys.argv[:1]).absolute()
-    if started.suffix == ".pyz":
+    if started.suffix == ".pyz" or started.name == "deepseek_cursor_proxy":
         return _join([_python(), str(started)])
     if started.parts[-2:] == ("deepseek_cursor_proxy", "__main__.py"):
         return _module(started.parent.parent, anywhere=anywhere)
@@ -262,17 +262,13 @@ def program_name(*, anywhere: bool = False) -> str:
 
 
 def _module(root: Path, *, anywhere: bool) -> str:
-    """`python -m` for a package in this folder, with its path if Python does not search there by itself."""
+    """`python -m` if Python finds the package by itself, else the path of the package, which works in any folder."""
     is_installed = root.name in ("site-packages", "dist-packages")
-    name = f"{_python(any_copy=not is_installed)} -m deepseek_cursor_proxy"
-    is_here = root == Path(sys.path[0])
-    if is_installed or (is_here and not anywhere):
-        return name
-    path = _join([str(root)])
-    if sys.platform == "win32":
-        # It sets a variable for a whole session, so PYTHONPATH is still there.
-        return f"cd {path} && {name}" if is_here else name
-    return f"PYTHONPATH={path} {name}"
+    python = _python(any_copy=not is_installed)
+    # The folder in which `python -m` was started.
+    is_here = root == Path(sys.path[0]) and not anywhere
+    package = "-m deepseek_cursor_proxy" if is_installed or is_here else _join([str(root / "deepseek_cursor_proxy")])
+    return f"{python} {package}"
 
 
 def _python(*, any_copy: bool = True) -> str:

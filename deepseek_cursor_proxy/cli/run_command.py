@@ -120,9 +120,6 @@ def _key(endpoint: ProxyEndpoint, client: Runnable) -> str:
 
 def _environment(inherited: Mapping[str, str], variables: Mapping[str, str | None]) -> dict[str, str]:
     merged = {**inherited, **variables}
-    # It leads to this program where it is not installed; Python in the client must not find our `tests` there.
-    own, paths = str(Path(__file__).parents[2]), inherited.get("PYTHONPATH", "").split(os.pathsep)
-    merged["PYTHONPATH"] = os.pathsep.join(path for path in paths if path != own) or None
     # The proxy is on this machine, and one in HTTP_PROXY would look for it on its own.
     for name in ("NO_PROXY", "no_proxy"):
         merged[name] = ",".join(filter(None, (inherited.get(name), "127.0.0.1", "localhost")))

@@ -94,9 +94,10 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 STARTS = (
     (CHECKOUT, "py9", "py9", "py9 -m deepseek_cursor_proxy"),
     (PACKAGE, "py9", "py9", "py9 -m deepseek_cursor_proxy"),
-    (SPACED, "py9", "py9", "PYTHONPATH='/my src' py9 -m deepseek_cursor_proxy"),
+    (SPACED, "py9", "py9", "py9 '/my src/deepseek_cursor_proxy'"),
     ("/usr/lib/python3/pytest/__main__.py", "py9", "py9", "deepseek-cursor-proxy"),
     ("", "py9", "py9", "deepseek-cursor-proxy"),
+    ("/my src/deepseek_cursor_proxy", "py9", "py9", "py9 '/my src/deepseek_cursor_proxy'"),
     (ARCHIVE, "/usr/bin/py9", "py9", f"py9 {ARCHIVE}"),
     (ARCHIVE, "./venv/bin/python", "python", f"{sys.executable} {ARCHIVE}"),
     (ARCHIVE, "./venv/bin/python", VERSION, f"{VERSION} {ARCHIVE}"),
@@ -412,7 +413,7 @@ class RefusalTest(CliTest):
                 # A long name ends its line.
                 self.assertTrue(" ".join(self.output_of("--help").split()).startswith(f"usage: {program} "))
                 if (started, typed) == (CHECKOUT, "py9"):
-                    self.assertEqual(f"PYTHONPATH=/home/me {program}", program_name(anywhere=True))
+                    self.assertEqual("py9 /home/me/deepseek_cursor_proxy", program_name(anywhere=True))
 
     def models_file(self, target: str) -> str:
         return self.settings_file(f'[models]\n"gpt-5.6*" = "{target}"')

@@ -92,13 +92,6 @@ class RunTest(CommandTestCase):
         found = [self.environment()[name] for name in names]
         self.assertEqual(["intern.example,127.0.0.1,localhost", "127.0.0.1,localhost"], found)
 
-    def test_the_folder_of_this_program_is_not_on_the_path_of_the_clients_python(self) -> None:
-        own = str(Path(run_command.__file__).parents[2])
-        for inherited, left in ((own, None), (f"/mine{os.pathsep}{own}", "/mine")):
-            os.environ.update({"DEEPSEEK_API_KEY": KEY, "PYTHONPATH": inherited})
-            self.run_command("qwen")
-            self.assertEqual(left, self.environment().get("PYTHONPATH"))
-
     def test_what_cannot_be_done_is_said_with_a_remedy(self) -> None:
         for arguments, words, typed in (
             (("claude",), "set DEEPSEEK_API_KEY, as in `DEEPSEEK_API_KEY=sk-…", ""),
