@@ -46,7 +46,7 @@ NAMES = (*CLIENTS, CURSOR)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("client", nargs="?", choices=NAMES, metavar="CLIENT", help=", ".join(NAMES))
+    parser.add_argument("client", nargs="?", type=_name, choices=NAMES, metavar="CLIENT", help=", ".join(NAMES))
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--print", action="store_true", help="print the lines to add by hand; change nothing")
     which.add_argument("--undo", action="store_true", help="undo what setup changed")
@@ -66,6 +66,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="claude-code: the proxy sends sub-agents and small requests to Flash; `usage` shows the saving",
     )
     parser.add_argument("--url", type=_root_url, help="address of the proxy (default: the running one)")
+
+
+def _name(typed: str) -> str:
+    """The name of a client that may be called by its command, as for `run`."""
+    return next((each.name for each in CLIENTS.values() if each.program == typed), typed)
 
 
 def _root_url(text: str) -> str:

@@ -28,6 +28,10 @@ class SetupCase(CommandTestCase):
 
 
 class SetupTest(SetupCase):
+    def test_a_client_may_be_named_by_its_command_as_for_run(self) -> None:
+        self.assertEqual(0, self.run_command("claude", "--yes").code)
+        self.assertTrue(self.claude.exists())
+
     def test_it_shows_the_difference_and_asks(self) -> None:
         self.codex.parent.mkdir()
         self.codex.write_text('model = "gpt-6"\n', encoding="utf-8")
