@@ -5,6 +5,8 @@ import contextlib
 import io
 import json
 import re
+import subprocess
+import sys
 import tempfile
 import tomllib
 import unittest
@@ -28,6 +30,7 @@ PACKAGE = ROOT / "deepseek_cursor_proxy"
 PATHS = (ROOT / "README.md", *sorted((ROOT / ".github").glob("*.md")), *sorted((ROOT / ".github/docs").glob("*.md")))
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PATHS}
 README, OPERATIONS = PAGES["README.md"], PAGES[".github/docs/operations.md"]
+CHINESE = PAGES[".github/README.zh-CN.md"]
 CONTRIBUTING = PAGES[".github/CONTRIBUTING.md"]
 MAP = CONTRIBUTING.partition("## The map")[2].partition("\n## ")[0]
 ALL = "\n".join(PAGES.values())
@@ -52,6 +55,8 @@ FOREIGN_FLAGS = {
     "--read-only",
     "--tmpfs",
     "--rm",
+    "--from",
+    "--continue",
 }
 
 
@@ -125,6 +130,13 @@ class NamesTest(unittest.TestCase):
                 main([*words.split(), "--help"])
             self.assertEqual(0, ended.exception.code, words)
 
+    def test_the_path_of_the_package_is_a_command_in_any_folder(self) -> None:
+        self.assertIn("python …/deepseek_cursor_proxy run claude", README)
+        command = [sys.executable, "-I", str(PACKAGE), "--version"]
+        with tempfile.TemporaryDirectory() as folder:
+            ran = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        self.assertEqual((0, f"deepseek-cursor-proxy {__version__}\n", ""), (ran.returncode, ran.stdout, ran.stderr))
+
     def test_every_file_that_is_named_exists(self) -> None:
         """Paths from the root or from the package, as CONTRIBUTING writes them."""
         for path in re.findall(r"`([\w.]+(?:/[\w.]+)*/(?:\w+\.\w+)?|\w+\.py)`", CONTRIBUTING):
@@ -169,7 +181,29 @@ class TextsTest(unittest.TestCase):
 
     def test_the_readme_takes_three_minutes(self) -> None:
         self.assertLessEqual(len(README.splitlines()), 220)
-        self.assertLessEqual(len(README.split()), 1400)
+        self.assertLessEqual(len(README.split()), 1200)
+
+    def test_the_chinese_readme_says_the_same(self) -> None:
+        self.assertEqual("[简体中文](.github/README.zh-CN.md)", README.splitlines()[0])
+        self.assertEqual("[English](../README.md)", CHINESE.splitlines()[0])
+        for part, english in outline("README.md").items():
+            with self.subTest(part):
+                self.assertEqual(english, outline(".github/README.zh-CN.md")[part])
+
+
+def outline(page: str) -> dict[str, list[object]]:
+    """What two pages in different languages have in common."""
+    text = PAGES[page]
+    code = re.findall(r"^ *```.*?^ *```", text, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    commands = re.findall(r"^[^#\n]*[^#\s]", "\n".join(code), re.MULTILINE)
+    return {
+        "headings": re.findall(r"^#+", prose, re.MULTILINE),
+        "commands": [" ".join(each.split()) for each in commands],
+        "names in code": sorted(" ".join(each.split()) for each in re.findall(r"`([^`]+)`", prose)),
+        "tables": [line.count("|") for line in prose.splitlines() if line.startswith("|")],
+        "links": sorted((path, anchor) for where, path, anchor in links() if where == page and "README" not in path),
+    }
 
 
 def texts() -> list[str]:
