@@ -3,7 +3,7 @@
 import unittest
 from typing import Any
 
-from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, weather_responder
+from tests.fake_deepseek import Answer, Call, FakeDeepSeek, weather_responder
 from tests.fake_deepseek.contract import MISSING_REASONING
 from tests.support.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient, echo
 
@@ -26,30 +26,6 @@ class ClientCase(unittest.TestCase):
         return client
 
 
-class TestRequests(ClientCase):
-    def test_a_request_has_cursors_fields(self) -> None:
-        for prefix in ("", "/v1", "/v1/"):
-            self.client(prefix, tools=WEATHER_TOOLS, system="Be kind.").ask("Hi")
-        paths = ["/chat/completions", "/v1/chat/completions", "/v1/chat/completions"]
-        self.assertEqual([seen.path for seen in self.fake.seen], paths)
-        payload = self.fake.accepted[0]
-        self.assertEqual(sorted(payload), ["messages", "model", "stream", "stream_options", "tools", "user"])
-        self.assertEqual(payload["messages"], [{"role": "system", "content": "Be kind."}, HI])
-        self.assertEqual(self.fake.seen[0].headers["authorization"], "Bearer sk-test")
-
-    def test_without_tools_or_streaming_those_fields_are_left_out(self) -> None:
-        self.client(stream=False).post([HI])
-        self.assertEqual(sorted(self.fake.accepted[0]), ["messages", "model", "stream", "user"])
-
-    def test_all_requests_share_one_connection(self) -> None:
-        client = self.client()
-        for question in ("One?", "Two?", "Three?"):
-            client.ask(question)
-        client.stream = False
-        client.ask("Four?")
-        self.assertEqual(self.fake.connections, 1)
-
-
 class TestAnswers(ClientCase):
     def test_a_streamed_answer_equals_the_whole_one(self) -> None:
         answer = Answer("Where?", "Looking.", (CALL, Call("call_01_def", "get_weather", "{}")), piece=3)
@@ -63,20 +39,6 @@ class TestAnswers(ClientCase):
         self.assertTrue(streamed.done)
         self.assertGreater(len(streamed.events), len(whole.events))
 
-    def test_comments_are_counted_and_blank_lines_ignored(self) -> None:
-        self.fake.answer(Answer(content="Hi.", comments=3), Answer(content="Hi.", comments=3))
-        self.assertEqual(self.client().post([HI]).comments, 3)
-        self.assertEqual(self.client(stream=False).post([HI]).content, "Hi.")
-
-    def test_a_refusal_is_an_answer_with_its_status_and_error(self) -> None:
-        self.fake.answer(Failure(429, "Too many."), Failure(502, body=b"<html>"))
-        client = self.client()
-        turn = client.ask("Hi?")
-        self.assertEqual((turn.final.status, turn.final.is_whole), (429, False))
-        self.assertEqual((turn.final.error or {})["message"], "Too many.")
-        self.assertEqual((client.post().error or {})["message"], "<html>")
-        self.assertEqual([message["role"] for message in client.messages], ["system", "user"])
-
     def test_a_cut_answer_is_reported_not_raised_and_not_echoed(self) -> None:
         for stream in (True, False):
             with self.subTest(stream=stream):
@@ -87,13 +49,6 @@ class TestAnswers(ClientCase):
                 self.assertFalse(turn.final.done or turn.final.is_whole)
                 self.assertEqual(client.messages[-1]["role"], "user")
                 self.assertEqual(client.post().content, "Hello.")
-
-    def test_an_error_inside_a_stream_is_the_answers_error(self) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-        self.fake.answer(Raw(head + b'data: {"error":{"message":"Broken."}}\r\n\r\ndata: [DONE]\r\n\r\n'))
-        turn = self.client().ask("Hi?")
-        self.assertEqual((turn.final.error, turn.final.done), ({"message": "Broken."}, True))
-        self.assertFalse(turn.final.is_whole)
 
 
 class TestEchoes(unittest.TestCase):
@@ -129,24 +84,6 @@ class TestWeatherLoop(ClientCase):
                 self.assertEqual(len({answer.reasoning for answer in answers}), 4)
                 roles = "system user assistant tool assistant tool assistant user assistant"
                 self.assertEqual([message["role"] for message in client.messages], roles.split())
-
-    def test_a_history_with_its_reasoning_hits_more_of_the_cache_each_turn(self) -> None:
-        self.use(responder=weather_responder)
-        answers = self.client(kind=Remembering, tools=WEATHER_TOOLS).ask("Do I need an umbrella?").answers
-        hits = [(answer.usage or {})["prompt_cache_hit_tokens"] for answer in answers]
-        self.assertTrue(0 == hits[0] < hits[1] < hits[2], hits)
-
-    def test_ids_look_like_deepseeks_and_follow_from_the_history(self) -> None:
-        def first_call(question: str) -> Call:
-            messages = [{"role": "user", "content": question}]
-            return weather_responder({"messages": messages, "tools": list(WEATHER_TOOLS)}).calls[0]
-
-        self.assertRegex(first_call("Rain?").id, r"\Acall_00_[0-9A-Za-z]{24}\Z")
-        self.assertEqual(first_call("Rain?"), first_call("Rain?"))
-        self.assertNotEqual(first_call("Rain?").id, first_call("Snow?").id)
-
-    def test_a_request_without_tools_gets_a_plain_answer(self) -> None:
-        self.assertEqual(weather_responder({"messages": [{"role": "user", "content": "Rain?"}]}).calls, ())
 
     def test_a_model_that_never_stops_calling_is_stopped(self) -> None:
         self.use(responder=lambda payload: Answer(" ", calls=(CALL,)))

@@ -83,7 +83,7 @@ def with_bug(target: object, name: str, act: Act) -> Act:
 send_message = send(MESSAGE, path="/v1/messages")
 CUT = Answer(reasoning="Hm.", content="Some text.", piece=4, cut_after=3)
 REFUSED = Failure(402, "Insufficient Balance")
-STREAM, TWO = chat_body(stream=True), chat_body(stream=True, n=2)
+STREAM = chat_body(stream=True)
 
 # What happens, what DeepSeek answers, and how the request ended: in one word, its status, its API.
 CASES: dict[str, tuple[Act, tuple[Any, ...], str]] = {

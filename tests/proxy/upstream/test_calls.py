@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
-from tests.fake_deepseek import Failure, Raw
+from tests.fake_deepseek import Raw
 from tests.support.harness import PATIENCE, SocketTestCase
 from tests.support.raw_upstream import KEEP, RawUpstream, ScriptedReply
 from tests.support.threads import in_background
@@ -143,39 +143,3 @@ class TestFailures(UpstreamTestCase):
         self.fake.answer(raw(packed, "Content-Encoding: gzip", f"Content-Length: {len(packed)}"))
         with self.assertRaises(UpstreamFailed):
             self.send().read()
-
-
-class TestRefusals(UpstreamTestCase):
-    def refused(self, failure: Raw | Failure) -> UpstreamRefused:
-        self.fake.answer(failure)
-        with self.assertRaises(UpstreamRefused) as caught:
-            self.send()
-        return caught.exception
-
-    def test_an_upstream_error_in_the_usual_shape_passes_as_it_is(self) -> None:
-        refusal = self.refused(Failure(402, "Insufficient Balance", "unknown_error", "invalid_request_error"))
-        self.assertEqual((402, "Insufficient Balance"), (refusal.status, refusal.message))
-        self.assertEqual("unknown_error", refusal.payload()["error"]["type"])
-
-    def test_an_upstream_error_page_becomes_the_usual_shape(self) -> None:
-        refusal = self.refused(Failure(502, body=b"<html><h1>Bad\ngateway</h1></html>"))
-        self.assertEqual("DeepSeek answered 502: Bad gateway", refusal.payload()["error"]["message"])
-        self.assertEqual("upstream_error", refusal.payload()["error"]["type"])
-        self.assertIn("no explanation", self.refused(Failure(500, body=b"")).message)
-
-    def test_retry_after_is_kept_when_it_is_a_number(self) -> None:
-        for status, headers, expected in (
-            (429, (("Retry-After", "7"),), 7),
-            (429, (("Retry-After", "soon\tor later"),), None),
-            (503, (), None),
-            (500, (("Retry-After", "0"),), 0),
-        ):
-            with self.subTest(status=status, headers=headers):
-                self.assertEqual(expected, self.refused(Failure(status, headers=headers)).retry_after)
-
-
-class TestStreams(UpstreamTestCase):
-    def test_a_stream_arrives_as_it_was_sent(self) -> None:
-        data = b"data: 1\r\n\r\n: hello\r\rdata: 2\ndata: 3\n\n"
-        self.fake.answer(raw(data, "Content-Type: text/event-stream"))
-        self.assertEqual(data, b"".join(self.send(body=STREAMED).stream()))

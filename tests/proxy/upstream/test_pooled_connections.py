@@ -43,19 +43,11 @@ class PoolTestCase(unittest.TestCase):
 
 
 class TestPool(PoolTestCase):
-    def test_a_connection_given_back_is_taken_again(self) -> None:
-        first, second = self.kept(), self.take()
-        self.assertIs(first, second)
-        self.assertTrue(second.is_reused)
-
     def test_the_connection_that_was_used_last_is_taken_first(self) -> None:
         taken = [self.take() for _ in range(3)]
         for connection in taken:
             self.pool.give_back(connection)
         self.assertEqual(taken[::-1], [self.take() for _ in range(3)])
-
-    def test_two_calls_at_once_have_two_connections(self) -> None:
-        self.assertIsNot(self.take(), self.take())
 
     def test_another_origin_gets_a_connection_of_its_own(self) -> None:
         other_listener = self.enterContext(socket.create_server(("127.0.0.1", 0)))
@@ -63,10 +55,6 @@ class TestPool(PoolTestCase):
         other = self.pool.take(Origin("http", *other_listener.getsockname()))
         self.addCleanup(other.close)
         self.assertIsNot(first, other)
-
-    def test_a_fresh_connection_is_never_a_kept_one(self) -> None:
-        first = self.kept()
-        self.assertIsNot(first, self.take(is_new=True))
 
     def test_a_kept_connection_that_the_server_closed_or_wrote_to_is_not_reused(self) -> None:
         for deed in (socket.socket.close, lambda sock: sock.sendall(b"HTTP/1.1 200 smuggled")):
@@ -90,18 +78,6 @@ class TestPool(PoolTestCase):
             self.pool.give_back(each)
         self.assertEqual([-1] * 3, [each._sock.fileno() for each in taken[:3]])
         self.assertNotEqual(-1, taken[3]._sock.fileno())
-
-    def test_a_closed_pool_keeps_no_connection(self) -> None:
-        rests, busy = self.take(), self.take()
-        self.pool.give_back(rests)
-        self.pool.close()
-        self.pool.give_back(busy)
-        self.assertEqual([-1, -1], [rests._sock.fileno(), busy._sock.fileno()])
-
-    def test_a_port_without_a_listener_is_a_connection_error(self) -> None:
-        self.listener.close()
-        with self.assertRaises(ConnectionError):
-            self.take()
 
 
 class KeyUpdate(socket.socket):

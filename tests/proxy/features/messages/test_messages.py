@@ -6,13 +6,11 @@ from typing import Any
 from unittest import mock
 
 from tests.fake_deepseek import Answer, Call
-from tests.support.messages_client import PATH, TOOLS, VERSION, Json, MessagesTestCase, kinds, user
+from tests.support.messages_client import PATH, TOOLS, VERSION, Json, MessagesTestCase, user
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
 from tests.support.responses_client import request
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
-OTHER_CALL = Call("call_01_k1L2m3N4o5P6q7R8s9T0", "read_file", '{"path": "b.py"}')
-CALLING = Answer(reasoning="First look.", content="Looking.", calls=(CALL, OTHER_CALL), piece=3)
 
 
 class TestMessages(MessagesTestCase):
@@ -108,17 +106,6 @@ class TestMessages(MessagesTestCase):
         self.complete(self.proxy(), **ignored)
         self.assertFalse(set(ignored) & set(self.fake.accepted[-1]))
 
-    def test_thinking_can_be_turned_off(self) -> None:
-        for thinking, expected in (
-            ({"type": "disabled"}, "disabled"),
-            ({"type": "enabled", "budget_tokens": 2000}, "enabled"),
-            ({"type": "adaptive"}, "enabled"),
-            (None, "enabled"),
-        ):
-            answer = self.complete(self.proxy(), thinking=thinking, output_config={"effort": "high"})
-            self.assertEqual({"type": expected}, self.fake.accepted[-1]["thinking"])
-            self.assertEqual(expected == "enabled" and thinking is not None, "thinking" in kinds(answer))
-
     def test_a_small_job_of_claude_code_is_answered_without_thinking(self) -> None:
         """Its check of an action: 2,112 tokens that thinking would use up, so that no verdict comes."""
         body = {"model": "deepseek-flash", "max_tokens": 2112, "system": "Judge.", "messages": [user("rm -r build")]}
@@ -140,33 +127,15 @@ class TestMessages(MessagesTestCase):
         self.assertEqual(200, self.send(self.proxy(), count, path=f"{PATH}/count_tokens").status)
 
 
-FRAME = ("type", "role", "stop_reason")
-
-
 class TestModels(MessagesTestCase):
     def test_claude_model_names_are_mapped_and_returned(self) -> None:
         configured: dict[str, Any] = {"models": {"claude-sonnet-4*": "deepseek-v4-pro", "mine": "deepseek-flash"}}
         for asked, settings, expected in (
-            ("claude-opus-4-5-20251101", {}, "deepseek-v4-pro"),
             ("claude-opus-4-5[1m]", {}, "deepseek-v4-pro"),
-            ("Claude-Opus-5", {}, "deepseek-v4-pro"),
-            ("claude-sonnet-4-5", {}, "deepseek-flash"),
-            ("claude-haiku-4-5[1m]", {}, "deepseek-flash"),
-            ("claude-3-5-haiku-latest", {}, "deepseek-flash"),
-            ("claude-fable-5", {}, "deepseek-v4-pro"),
-            ("claude-3-opus-latest", {}, "deepseek-v4-pro"),
             ("anthropic/claude-3-haiku", {}, "deepseek-flash"),
-            ("claude-deepseek-v4-pro", {}, "deepseek-v4-pro"),
             ("claude-deepseek-v4-pro", {"models": {"claude-*": "deepseek-flash"}}, "deepseek-v4-pro"),
-            ("claude-deepseek-flash[1m]", {}, "deepseek-flash"),
             ("claude-mine", configured, "deepseek-flash"),
-            ("deepseek-v4-pro", {}, "deepseek-v4-pro"),
-            ("deepseek-flash[1m]", {}, "deepseek-flash"),
-            ("something-else", {}, "deepseek-v4-pro"),
-            ("claude-sonnet-4-5", configured, "deepseek-v4-pro"),
             ("claude-sonnet-4-5[1m]", configured, "deepseek-v4-pro"),
-            ("claude-haiku-4-5", configured, "deepseek-flash"),
-            ("mine", configured, "deepseek-flash"),
         ):
             for stream in (True, False):
                 with self.subTest(asked, **settings):

@@ -264,14 +264,6 @@ class TestBounds(BackgroundTestCase):
             self.assertEqual("completed", self.finished(proxy, each)["status"])
         self.assertEqual("completed", self.finished(proxy, self.queued(proxy))["status"])
 
-    def test_many_background_responses_at_once_all_complete(self) -> None:
-        proxy = self.proxy(background_workers=3)
-        found = [self.queued(proxy, f"question {number}") for number in range(20)]
-        for each in found:
-            self.assertEqual("completed", self.finished(proxy, each)["status"])
-        asked = sorted(payload["messages"][0]["content"] for payload in self.fake.accepted)
-        self.assertEqual(sorted(f"question {number}" for number in range(20)), asked)
-
 
 class TestStop(BackgroundTestCase):
     @property

@@ -133,16 +133,6 @@ class TestRequests(NativeCase):
         self.assertEqual(["system", "user"], [item["role"] for item in sent["input"]])
         self.assertEqual(("me", 2000), (sent["user"], sent["max_output_tokens"]))
 
-    def test_without_a_search_a_response_is_made_by_chat_completions(self) -> None:
-        self.ask(self.proxy(), "hi", tools=TOOLS[:1])
-        self.assertEqual(["/chat/completions"], [seen.path for seen in self.fake.seen])
-
-    def test_native_usage_has_all_its_fields(self) -> None:
-        for stream in (False, True):
-            usage = self.ask(self.proxy(), "hi", stream=stream)["usage"]
-            self.assertGreater(min(usage["input_tokens"], usage["output_tokens_details"]["reasoning_tokens"]), 0)
-            self.assertEqual(usage["total_tokens"], usage["input_tokens"] + usage["output_tokens"])
-
     def test_a_trace_has_the_native_request(self) -> None:
         self.ask(self.proxy(trace_dir=self.folder), "hi")
         (path,) = self.folder.iterdir()
@@ -171,13 +161,6 @@ class TestEnds(NativeCase):
             self.assertEqual("failed", found["status"])
             self.assertIn("cut off", found["error"]["message"])
 
-    def test_a_native_stream_without_its_last_event_is_a_failed_response(self) -> None:
-        begun = b'data: {"type":"response.output_text.delta","output_index":0,"delta":"Hel"}\n\n'
-        self.fake.answer(Raw(EVENT_STREAM + begun))
-        found = self.ask(self.proxy(), "hi", stream=True)
-        self.assertEqual(("failed", "Hel"), (found["status"], found["output_text"]))
-        self.assertIn("without finishing", found["error"]["message"])
-
     def test_the_reasoning_before_a_broken_native_stream_is_stored(self) -> None:
         proxy = self.proxy()
         self.fake.answer(Answer(reasoning="A thought.", content="An answer.", piece=99, cut_after=11))
@@ -186,19 +169,6 @@ class TestEnds(NativeCase):
         answer = {"role": "assistant", "content": "An answer."}
         self.ask(proxy, [user("hi"), answer, user("Go on.")])
         self.assert_upstream_saw("A thought.")
-
-    def test_a_busy_native_call_is_retried(self) -> None:
-        for stream in (False, True):
-            self.fake.answer(Failure(503), Answer(content="Hello."))
-            found = self.ask(self.proxy(retry_budget=5.0), "hi", stream=stream)
-            self.assertEqual("Hello.", found["output_text"])
-        self.assertEqual([503, 200, 503, 200], [seen.status for seen in self.fake.seen])
-
-    def test_native_refusals_keep_their_status(self) -> None:
-        self.fake.answer(Failure(402, "Insufficient Balance"))
-        reply = self.create(self.proxy(), "hi")
-        self.assertEqual(402, reply.status)
-        self.assertIn("Insufficient Balance", reply.error["message"])
 
     def test_cancelling_a_native_background_response_ends_its_call(self) -> None:
         self.fake.answer(Answer(reasoning="Hm.", content="Hello.", stall_after=5))

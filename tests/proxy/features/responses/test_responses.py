@@ -42,9 +42,6 @@ class TestResponses(ResponsesTestCase):
         self.assertEqual(["response", False, True, "disabled", None, {"format": {"type": "text"}}], told)
         self.assertEqual(2000, self.fake.accepted[-1]["max_tokens"])
 
-    def test_responses_without_v1_in_the_path_are_the_same(self) -> None:
-        self.assertEqual(200, self.send(self.proxy(), "POST", "/responses", {"input": "q"}).status)
-
     def test_a_response_cut_by_its_limit_is_incomplete(self) -> None:
         self.fake.answer(*[Answer(reasoning="Hm.", content="Half", finish_reason="length")] * 2)
         for stream in (True, False):

@@ -2,9 +2,7 @@
 
 import json
 from dataclasses import replace
-from unittest import mock
 
-from deepseek_cursor_proxy.features.responses import writer
 from deepseek_cursor_proxy.features.responses.feature import Responses
 from tests.fake_deepseek import Answer, Call, Failure, Raw
 from tests.proxy.faults.test_client_disconnects import WAYS
@@ -60,13 +58,6 @@ class TestStreams(ResponsesTestCase):
         self.create(self.proxy(), items, tools=[{"type": "function", "name": "look"}])
         message = self.fake.accepted[-1]["messages"][1]
         self.assertEqual("A longer thought than one piece.", message["reasoning_content"])
-
-    def test_comments_become_in_progress_events(self) -> None:
-        """Codex counts no comments."""
-        self.enterContext(mock.patch.object(writer, "_HEARTBEAT_SECONDS", 0.0))
-        self.fake.answer(Answer(content="y", comments=5))
-        reply = self.create(self.proxy(), "q", stream=True)
-        self.assertEqual(6, kinds(reply.events).count("response.in_progress"))
 
     def test_a_broken_response_fails_under_its_id(self) -> None:
         error = b'data: {"error": {"message": "Insufficient capacity"}}\n\n'
