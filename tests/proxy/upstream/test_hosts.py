@@ -1,6 +1,5 @@
 """Other hosts of DeepSeek's models: reasoning comes and goes back in each host's own words, on every API."""
 
-import itertools
 import json
 import logging
 from collections.abc import Iterator
@@ -9,8 +8,8 @@ from typing import Any, ClassVar
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.fake_deepseek.dialects import DIALECTS
-from tests.support import messages_client, responses_client
-from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
+from tests.support.apis import CHAT, Api, ApiTestCase, each_form
+from tests.support.harness import RawReply, RunningProxy, request_bytes
 from tests.support.histories import TOOLS, tool_calls
 from tests.support.width import some
 
@@ -23,7 +22,7 @@ TURN = {"role": "assistant", "content": "Looking.", "tool_calls": tool_calls([CA
 CONSOLE = "deepseek_cursor_proxy.observers.console"
 
 
-class HostTestCase(SocketTestCase):
+class HostTestCase(ApiTestCase):
     def at(self, host: str, store: ReasoningStore | None = None, **settings: Any) -> RunningProxy:
         """A proxy in front of a fake of this host, which becomes `fake`."""
         self.fake = self.enterContext(FakeDeepSeek(host=host))
@@ -67,58 +66,24 @@ def reasoning_of(reply: RawReply) -> str:
 
 
 class TestEveryHost(HostTestCase):
-    def test_reasoning_comes_and_goes_back_on_chat_completions(self) -> None:
-        for host, stream in some(itertools.product(DIALECTS, (False, True)), 3):
-            with self.subTest(host, stream=stream):
-                proxy = self.at(host, display_reasoning="off")
+    @each_form()
+    def test_reasoning_comes_and_goes_back_on_every_api(self, api: Api, stream: bool) -> None:
+        for host in some(DIALECTS if api is CHAT else sorted(DIALECTS.keys() - {"plain"}), 2):
+            with self.subTest(host):
+                proxy = self.at(host)
                 if host == "plain":
                     # Its form is learned from the first answer.
-                    self.chat(proxy, QUESTION)
+                    self.ask(proxy, api)
                 self.fake.answer(CALLING)
-                reply = self.chat(proxy, {"role": "user", "content": "q2"}, stream=stream)
-                self.assertEqual((THOUGHT, "Looking."), (reasoning_of(reply), reply.text))
-                self.chat(proxy, {"role": "user", "content": "q2"}, TURN, RESULT, stream=stream)
+                history = [api.user("q2")]
+                reply = self.ask(proxy, api, history, stream=stream)
+                if api is CHAT:
+                    self.assertEqual(THOUGHT, reasoning_of(reply))
+                self.assertEqual((THOUGHT, "Looking."), (reply.said.reasoning, reply.said.text))
+                history += [*reply.turn(keeps_thinking=False), *api.results([(CALL.id, "ok")])]
+                self.ask(proxy, api, history, stream=stream)
                 self.assertEqual([], self.fake.refused)
                 self.assert_upstream_saw(THOUGHT)
-
-    def test_reasoning_comes_and_goes_back_on_messages(self) -> None:
-        for host, stream in some(itertools.product(sorted(DIALECTS.keys() - {"plain"}), (False, True)), 3):
-            with self.subTest(host, stream=stream):
-                proxy = self.at(host)
-                self.fake.answer(CALLING)
-                body = {"model": "m", "max_tokens": 2000, "tools": messages_client.TOOLS, "stream": stream}
-                body |= messages_client.THINKING
-                said = self._message(proxy, {**body, "messages": [messages_client.user("q")]})
-                self.assertEqual(THOUGHT, said["content"][0]["thinking"])
-                turn = {"role": "assistant", "content": said["content"][1:]}
-                result = messages_client.user(messages_client.result(CALL.id, "ok"))
-                self._message(proxy, {**body, "messages": [messages_client.user("q"), turn, result]})
-                self.assertEqual([], self.fake.refused)
-                self.assert_upstream_saw(THOUGHT)
-
-    def _message(self, proxy: RunningProxy, body: dict[str, Any]) -> dict[str, Any]:
-        headers = ["anthropic-version: 2023-06-01"]
-        reply = self.round_trip(proxy, request_bytes(body, path="/v1/messages", headers=headers))
-        self.assertEqual(200, reply.status, reply.body)
-        return messages_client.ClientReply(*reply).message
-
-    def test_reasoning_comes_and_goes_back_on_responses(self) -> None:
-        for host, stream in some(itertools.product(sorted(DIALECTS.keys() - {"plain"}), (False, True)), 3):
-            with self.subTest(host, stream=stream):
-                proxy = self.at(host)
-                self.fake.answer(CALLING)
-                body = {"store": False, "tools": responses_client.TOOLS, "stream": stream}
-                output = self._response(proxy, {**body, "input": [QUESTION]})["output"]
-                self.assertEqual(THOUGHT, output[0]["content"][0]["text"])
-                items = [QUESTION, *output[1:], responses_client.output(CALL.id)]
-                self._response(proxy, {**body, "input": items})
-                self.assertEqual([], self.fake.refused)
-                self.assert_upstream_saw(THOUGHT)
-
-    def _response(self, proxy: RunningProxy, body: dict[str, Any]) -> dict[str, Any]:
-        reply = self.round_trip(proxy, request_bytes(body, path="/v1/responses"))
-        self.assertEqual(200, reply.status, reply.body)
-        return responses_client.ClientReply(*reply).response
 
     def test_thinking_is_switched_off_in_the_words_of_the_host(self) -> None:
         for host in DIALECTS.keys() - {"plain"}:
