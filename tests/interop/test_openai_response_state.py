@@ -126,39 +126,11 @@ class ToolLoopTest(ResponsesCase):
                 self.proxy()
                 self.assert_loop_is_whole(self.echoed(ask, sealed_only, forgets=True))
 
-    def test_items_are_found_by_reference(self) -> None:
-        self.proxy()
-        first = self.ask([QUESTION])
-        references = [{"type": "item_reference", "id": item.id} for item in first.output]
-        self.ask([QUESTION, *references, *results(first)])
-        self.assert_upstream_saw(THOUGHTS[0])
-
 
 class StoredTest(ResponsesCase):
     def setUp(self) -> None:
         super().setUp()
         self.sdk = self.client(self.proxy(background_workers=1))
-
-    def test_input_items_are_listed_page_by_page(self) -> None:
-        picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
-        looked = {"role": "user", "content": [{"type": "input_text", "text": "Look."}, picture]}
-        self.fake.answer(*SCRIPT[:3])
-        first = self.sdk.responses.create(model="deepseek-flash", input=[looked], tools=TOOLS)
-        self.assertEqual(self.fake.accepted[-1]["model"], "deepseek-flash")
-        chain = {"model": "deepseek-flash", "tools": TOOLS}
-        second = self.sdk.responses.create(**chain, input=results(first), previous_response_id=first.id)
-        third = self.sdk.responses.create(**chain, input=results(second), previous_response_id=second.id)
-        asked = [payload["messages"] for payload in self.fake.accepted]
-        self.assertEqual((asked[1][:1], asked[2][: len(asked[1])]), (asked[0], asked[1]))
-        kinds = ["message", "reasoning", "function_call", "function_call", "function_call_output"]
-        kinds += ["function_call_output", "reasoning", "message", "custom_tool_call", "custom_tool_call_output"]
-        for limit in (1, 3, 100):
-            found = list(self.sdk.responses.input_items.list(third.id, order="asc", limit=limit))
-            self.assertEqual([item.type for item in found], kinds)
-        backwards = self.sdk.responses.input_items.list(third.id)
-        self.assertEqual([item.id for item in backwards], [item.id for item in reversed(found)])
-        rest = self.sdk.responses.input_items.list(third.id, order="asc", after=found[-2].id)
-        self.assertEqual([item.id for item in rest], [found[-1].id])
 
     def test_plain_shapes_of_input_are_listed_in_full(self) -> None:
         items = [
@@ -177,36 +149,6 @@ class StoredTest(ResponsesCase):
             found = list(self.sdk.responses.input_items.list(response.id, order="asc"))
             wanted = [item.get("type", "message") for item in items] if given is items else ["message"]
             self.assertEqual([item.type for item in found], wanted)
-
-    def test_what_is_deleted_or_another_callers_is_not_found(self) -> None:
-        mine = self.sdk.responses.create(model=MODEL, input="Hello?").id
-        gone = self.sdk.responses.create(model=MODEL, input="Hello?").id
-        self.assertIsNone(self.sdk.responses.delete(gone))
-        never = self.sdk.responses.create(model=MODEL, input="Hello?", store=False).id
-        other = self.client(self.running, "sk-other")
-        for sdk, name in ((self.sdk, gone), (self.sdk, never), (self.sdk, "resp_nobody"), (other, mine)):
-            self.assert_unknown(sdk, name)
-        self.assertEqual(self.sdk.responses.retrieve(mine).id, mine)
-
-    def assert_unknown(self, sdk: openai.OpenAI, name: str) -> None:
-        asked: list[Callable[[], Any]] = [
-            lambda: sdk.responses.retrieve(name),
-            lambda: list(sdk.responses.retrieve(name, stream=True)),
-            lambda: sdk.responses.delete(name),
-            lambda: sdk.responses.cancel(name),
-            lambda: sdk.responses.input_items.list(name),
-            lambda: sdk.responses.create(model=MODEL, input="Go on.", previous_response_id=name),
-        ]
-        for ask in asked:
-            with self.assertRaises(openai.NotFoundError) as caught:
-                ask()
-        self.assertEqual(caught.exception.code, "previous_response_not_found")
-
-    def test_only_background_responses_are_cancelled_or_streamed_again(self) -> None:
-        found = self.sdk.responses.create(model=MODEL, input="Hello?").id
-        for ask in (self.sdk.responses.cancel, lambda name: list(self.sdk.responses.retrieve(name, stream=True))):
-            with self.assertRaises(openai.BadRequestError):
-                ask(found)
 
 
 class BackgroundTest(ResponsesCase):
@@ -283,40 +225,6 @@ class BackgroundTest(ResponsesCase):
             self.assertEqual(self.sdk.responses.cancel(response.id).status, "cancelled")
             self.assertEqual(self.replayed(response)[-1].response.status, "cancelled")
         self.assertEqual(len(self.fake.seen), 1)
-
-    def test_one_that_is_finished_is_not_cancelled(self) -> None:
-        response = self.begin()
-        self.replayed(response)
-        self.assertEqual(self.sdk.responses.cancel(response.id).status, "completed")
-
-    def test_deleting_ends_it(self) -> None:
-        response = self.begin_stalled()
-        self.sdk.responses.delete(response.id)
-        self.assertTrue(self.fake.wait_for_hangup())
-        with self.assertRaises(openai.NotFoundError):
-            self.status(response)
-
-    def test_failures_are_told_where_the_answer_would_be(self) -> None:
-        wrong = {
-            "server_error": Answer(THOUGHT, "A long answer that never ends.", cut_after=5),
-            "rate_limit_exceeded": Failure(429, "Too many."),
-            "insufficient_quota": Failure(402, "Insufficient Balance"),
-        }
-        for code, step in wrong.items():
-            with self.subTest(code):
-                last = self.replayed(self.begin(step))[-1]
-                self.assertEqual((last.type, last.response.error.code), ("response.failed", code))
-                self.assertEqual(self.sdk.responses.retrieve(last.response.id).status, "failed")
-
-    def test_length_is_incomplete(self) -> None:
-        last = self.replayed(self.begin(Answer(THOUGHT, "It is", finish_reason="length")))[-1].response
-        self.assertEqual((last.status, last.incomplete_details.reason), ("incomplete", "max_output_tokens"))
-
-    def test_one_that_is_still_being_made_is_no_previous_one(self) -> None:
-        response = self.begin_stalled()
-        with self.assertRaises(openai.BadRequestError):
-            self.sdk.responses.create(model=MODEL, input="Go on.", previous_response_id=response.id)
-        self.fake.release.set()
 
 
 class CompactionTest(ResponsesCase):
