@@ -97,14 +97,15 @@ _RECORDED = re.compile(rf"{_SESSION}(/v1(?:/.*)?)", re.DOTALL)
 class Route(NamedTuple):
     name: str
     methods: tuple[str, ...]
-    path: re.Pattern[str]
+    # A regular expression, compiled by the first request that gets as far as this route.
+    path: str
     endpoint: str | SmallEndpoint
     # The API that it belongs to, as events name it.
     api: str
 
 
 def _route(name: str, method: str, path: str, endpoint: str | SmallEndpoint) -> Route:
-    pattern = re.compile(path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)").replace("/{session}", _SESSION))
+    pattern = path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)").replace("/{session}", _SESSION)
     api = next((api for api in ("chat", "responses", "messages") if f"/{api}" in path), "other")
     return Route(name, ("GET", "HEAD") if method == "GET" else (method,), pattern, endpoint, api)
 
@@ -123,7 +124,7 @@ class Routes:
         path = _normalize(sent_path)
         methods: list[str] = []
         for route in self.all:
-            if (match := route.path.fullmatch(path)) is not None:
+            if (match := re.fullmatch(route.path, path)) is not None:
                 if method in route.methods:
                     return route, match[1] if match.re.groups else ""
                 methods += route.methods
