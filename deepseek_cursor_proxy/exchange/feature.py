@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deepseek_cursor_proxy.observers.events import Handlers
-
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.services import Services
+    from deepseek_cursor_proxy.observers.events import Handlers
 
 
 # Values of one Recent.
@@ -60,7 +59,7 @@ class Feature:
     def share(self, shared: Any) -> None:
         """Share the tables with other proxies, by the SharedState of `features/redis`."""
 
-    def handlers(self) -> Handlers:
+    def handlers(self) -> "Handlers":
         """The events that it observes; called again when the settings have changed."""
         return {}
 

@@ -39,6 +39,7 @@ from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.cli.serve import ensure_config_file
+from deepseek_cursor_proxy.features.dashboard import service
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 
 build_parser("serve", COMMANDS)

@@ -10,13 +10,13 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.exchange.feature import Recent
-from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.features.dashboard import running
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.database import StoreSize
 from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
+    from deepseek_cursor_proxy.exchange.services import Services
     from deepseek_cursor_proxy.features.dashboard.metrics import Statistics
 
 
@@ -65,14 +65,14 @@ class AdminContext:
         host, port, *_ = self.server.server_address
         return f"{local_url(str(host), port)}/v1"
 
-    def services(self) -> Services:
+    def services(self) -> "Services":
         return self.server.services()
 
     def statistics(self) -> "Statistics":
         """What all requests so far add up to."""
         return self._observe(self.services())
 
-    def _observe(self, services: Services) -> "Statistics":
+    def _observe(self, services: "Services") -> "Statistics":
         """Count from now on, which is before the first request; the request log survives a reload."""
         # Imported late: listening does not need it.
         from deepseek_cursor_proxy.features.dashboard.metrics import Statistics
