@@ -28,6 +28,11 @@ def setting(default: Any, help: str, **options: Any) -> Any:
     return field(default=default, metadata={"help": help, **options})
 
 
+def common(default: Any, help: str, **options: Any) -> Any:
+    """Declare one of the ten settings that `serve --help` and the file of the first run have."""
+    return setting(default, help, is_common=True, **options)
+
+
 def constant(value: Any) -> Any:
     """Declare a value that no user can set: code that embeds the proxy, as the tests do, may give another."""
     return field(default=value, metadata={"constant": True})
@@ -53,7 +58,6 @@ class Setting(NamedTuple):
     secret: bool = False
     # A reload of the configuration does not change it.
     needs_restart: bool = False
-    # One of the ten that `serve --help` and the file of the first run have.
     is_common: bool = False
     # It is another name for a value of another setting, and shown only where it is used.
     is_alias: bool = False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
-from deepseek_cursor_proxy.config.declaration import constant, freeze, parse_items, setting, switch_word, table
+from deepseek_cursor_proxy.config.declaration import common, constant, freeze, parse_items, setting, switch_word, table
 from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, upstream_table
 from deepseek_cursor_proxy.config.values import (
     PassthroughRoute,
@@ -67,52 +67,30 @@ _STORE = "stored reasoning and responses"
 class ProxyConfig:
     """The settings of one proxy. Comments give the reason for a default."""
 
-    host: str = setting(
-        "127.0.0.1",
-        "address to listen on; not loopback: open to your network",
-        is_common=True,
-        needs_restart=True,
-        group="address",
+    host: str = common(
+        "127.0.0.1", "address to listen on; not loopback: open to your network", needs_restart=True, group="address"
     )
-    port: int = setting(
-        9000, "port to listen on; 0 takes any free one", is_common=True, at_least=0, at_most=65535, needs_restart=True
-    )
-    upstream_base_url: str = setting(
-        "https://api.deepseek.com",
-        "URL of DeepSeek's API",
-        is_common=True,
-        key="base_url",
-        check=base_url,
-        group="model",
+    port: int = common(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535, needs_restart=True)
+    upstream_base_url: str = common(
+        "https://api.deepseek.com", "URL of DeepSeek's API", key="base_url", check=base_url, group="model"
     )
     # `host` alone is the address that the proxy listens on.
     upstream_host: str = setting(
         "auto", "API dialect of base_url; auto: by its name, else by its answers", choices=HOSTS
     )
-    upstream_model: str = setting(
-        "deepseek-v4-pro", "default model, also for names DeepSeek does not know", is_common=True, key="model"
-    )
-    subagent_model: str | None = setting(
-        None, "model for sub-agents and small requests of Claude Code and Codex", is_common=True
-    )
+    upstream_model: str = common("deepseek-v4-pro", "default model, also for names DeepSeek does not know", key="model")
+    subagent_model: str | None = common(None, "model for sub-agents and small requests of Claude Code and Codex")
     thinking: str = setting(
         "enabled",
         "think before answering, unless the request decides",
         choices=("enabled", "disabled"),
         group="reasoning and history",
     )
-    reasoning_effort: str = setting(
-        "high",
-        "default reasoning effort",
-        is_common=True,
-        choices=("minimal", "low", "medium", "high", "xhigh", "max", "ultra"),
+    reasoning_effort: str = common(
+        "high", "default reasoning effort", choices=("minimal", "low", "medium", "high", "xhigh", "max", "ultra")
     )
-    display_reasoning: str | bool = setting(
-        "auto",
-        "show thinking in the answer; auto: only where text alone is shown",
-        is_common=True,
-        choices=_AUTO,
-        switch=True,
+    display_reasoning: str | bool = common(
+        "auto", "show thinking in the answer; auto: only where text alone is shown", choices=_AUTO, switch=True
     )
     collapsible_reasoning: bool = setting(True, "show thinking as a collapsible <details> block; off: as <think> text")
     missing_reasoning_strategy: str = setting(
@@ -173,10 +151,9 @@ class ProxyConfig:
     currency: str = setting(
         "USD", "currency of your DeepSeek account, for estimated costs", choices=("USD", "CNY"), group="usage and cost"
     )
-    tunnel: str | bool | None = setting(
+    tunnel: str | bool | None = common(
         None,
         "open a public https address with this program; on: ngrok if it has a token, else cloudflared",
-        is_common=True,
         choices=("on", "off", "ngrok", "cloudflared"),
         switch=True,
         needs_restart=True,
@@ -186,11 +163,8 @@ class ProxyConfig:
         None, "address that you have reserved for the tunnel", check=tunnel_address, needs_restart=True
     )
     ngrok: bool = setting(False, "the same as --tunnel ngrok", needs_restart=True, is_alias=True)
-    access_keys: tuple[AccessKey, ...] = setting(
-        (),
-        "the only keys that are served, each as clients send it or as its sha256: digest",
-        is_common=True,
-        item=access_key,
+    access_keys: tuple[AccessKey, ...] = common(
+        (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
     )
     public_hosts: tuple[str, ...] = setting((), "host names of your own tunnel or reverse proxy", item=public_host)
     admin_port: int = setting(
@@ -208,9 +182,7 @@ class ProxyConfig:
     metrics_key: AccessKey | None = setting(None, "another key, for /metrics alone")
     verbose: bool = setting(False, "also print request and answer bodies (never keys)", group="log, traces and other")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
-    trace_dir: Path | None = setting(
-        None, "write one private JSON file per request into this directory", is_common=True
-    )
+    trace_dir: Path | None = common(None, "write one private JSON file per request into this directory")
     # It takes a second to read and stays in memory, so a reload does not read it again.
     tokenizer: Path | None = setting(
         None, "count tokens with DeepSeek's tokenizer.json, not by estimate", needs_restart=True
