@@ -34,7 +34,7 @@ def _config_show(options: dict[str, Any]) -> None:
     for setting in sorted(DECLARATIONS, key=lambda setting: loaded.origins[setting.field] == "default"):
         origin = loaded.origins[setting.field]
         if origin != "default" or isinstance(setting, SettingsTable) or not setting.is_alias:
-            print(f"{setting.key:<{width}} = {loaded.shown_value(setting):<42} # {origin}")
+            print(f"{setting.key:<{width}} = {loaded.shown_value(setting):<30} # {origin}")
 
 
 def _config_show_path(options: dict[str, Any]) -> None:

@@ -58,6 +58,12 @@ class _Help(argparse.HelpFormatter):
         flags = [argparse.Action(["flags"], "flags", nargs=0)] if prefix is None else []
         super().add_usage(usage, [*flags, *(each for each in actions if not each.option_strings)], (), prefix)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        # argparse breaks ~/.deepseek-cursor-proxy at its hyphens. Imported late: a start needs no help.
+        import textwrap
+
+        return textwrap.wrap(text, width, break_on_hyphens=False)
+
 
 class _CommonSettings(_Help):
     """Help without the settings that few people change, and without second names."""

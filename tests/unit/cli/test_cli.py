@@ -156,7 +156,10 @@ class HelpTest(CliTest):
     def test_help_shows_ten_common_settings_and_help_all_every_one(self) -> None:
         common = {each.flag for each in SETTINGS if each.is_common}
         for line in ("serve", "config show", "service install"):
-            text = self.output_of(*line.split(), "--help")
+            with mock.patch.dict(os.environ, {"COLUMNS": "80"}):
+                text = self.output_of(*line.split(), "--help")
+            self.assertIn("~/.deepseek-cursor-proxy/config.toml", text)
+            self.assertLess(len(text.splitlines()), 40)
             found = re.findall(r"(?m)^  (--[a-z-]+)", text.partition("common settings:")[2])
             self.assertEqual((10, common), (len(found), set(found)), line)
 
