@@ -1,1 +1,1 @@
-"""Models whose requests go to another host unchanged: `endpoint` forwards them."""
+"""Models whose requests go to another host unchanged."""

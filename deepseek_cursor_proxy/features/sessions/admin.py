@@ -51,7 +51,7 @@ def _trajectory(services: Services, session: str, number: int) -> dict[str, Any]
 def _store(services: Services) -> "Iterator[SessionStore | None]":
     """The store; None if there are no sessions yet."""
     try:
-        yield services.get(Sessions).service.existing_store()
+        yield services.get(Sessions).existing_store()
     except Unusable as fault:
         raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
 

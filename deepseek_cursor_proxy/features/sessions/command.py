@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.features.sessions import export
-from deepseek_cursor_proxy.features.sessions.service import sessions_path
+from deepseek_cursor_proxy.features.sessions.feature import sessions_path
 from deepseek_cursor_proxy.features.sessions.store import SessionStore
 from deepseek_cursor_proxy.features.sessions.trajectory import Node, Session, reasoning_of
 from deepseek_cursor_proxy.redaction import safe_text

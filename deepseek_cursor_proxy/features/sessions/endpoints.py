@@ -16,7 +16,6 @@ from deepseek_cursor_proxy.exchange.exchange import prepare_request
 from deepseek_cursor_proxy.features.sessions import export, rendering
 from deepseek_cursor_proxy.features.sessions.export import node_json, prompt_json, session_json
 from deepseek_cursor_proxy.features.sessions.feature import Sessions
-from deepseek_cursor_proxy.features.sessions.service import SessionService
 from deepseek_cursor_proxy.features.sessions.trajectory import Session, SessionOptions, message_json
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.json_codec import Json, bad_field, decode_json_object, encode_json, optional, too_long
@@ -31,8 +30,8 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?
 
 class SessionsEndpoint(GenerationEndpoint):
     @property
-    def _sessions(self) -> SessionService:
-        return self._services.get(Sessions).service
+    def _sessions(self) -> Sessions:
+        return self._services.get(Sessions)
 
     def create(self, request: HttpRequest, _: str) -> HttpReply:
         caller = self.admit(request).namespace

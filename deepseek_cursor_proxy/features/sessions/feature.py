@@ -1,41 +1,184 @@
-"""Sessions: the recorder of a running proxy."""
+"""Sessions: records turns, and opens the store of sessions when it is first needed.
 
-from collections.abc import Mapping
+A session of a caller that `access` does not know yet is in memory, with those of all such callers, for some minutes or
+until newer ones take its place; `accept` has it written. Questions about sessions make no file.
+
+Most proxies record nothing, so this file imports the others of the folder late.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.exchange.services import PathSession, Services
-from deepseek_cursor_proxy.features.sessions.service import SessionService
-from deepseek_cursor_proxy.observers.events import Finished, Handlers
+from deepseek_cursor_proxy.observers.events import Event, Finished, Handlers
+from deepseek_cursor_proxy.storage.faults import Unusable
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.features.sessions.store import SessionStore
+    from deepseek_cursor_proxy.features.sessions.trajectory import Node, Session, SessionOptions
+
+_FILE_NAME = "sessions.sqlite3"
+# What a client needs between its first session and its first answer, thinking included.
+_SECONDS_PENDING = 900.0
+_MOST_PENDING = 1000
+_MOST_CHARACTERS_PENDING = 1_000_000
+# Characters of the ids that we make.
+_ID_LENGTH = 36
+
+
+def sessions_path(store_path: Path) -> Path:
+    """Where sessions are kept: beside the reasoning."""
+    return store_path if str(store_path) == ":memory:" else expand_home(store_path).with_name(_FILE_NAME)
+
+
+class _Pending(NamedTuple):
+    """A session that is in memory only, when it was created (monotonic), and its size in characters."""
+
+    session: "Session"
+    created_at: float
+    size: int
+
+    @property
+    def is_alive(self) -> bool:
+        age, ttl = time.monotonic() - self.created_at, self.session.options.ttl_seconds
+        return age < _SECONDS_PENDING and (ttl is None or age < ttl)
 
 
 class Sessions(Feature):
+    """Called by the threads of requests; the lock protects all fields."""
+
     name = "sessions"
 
-    def __init__(self, service: SessionService) -> None:
-        self.service = service
-
-    def find(self, caller: bytes, session: str) -> PathSession | None:
-        found = self.service.get(caller, session)
-        return None if found is None else found.options
-
-    def handlers(self) -> Handlers:
-        return {Finished: self.service.emit}
+    def __init__(self, config: ProxyConfig, store_path: Path) -> None:
+        """`store_path` is the path of the reasoning store."""
+        self._config = config
+        self._path = sessions_path(store_path)
+        self._lock = threading.Lock()
+        self._store: SessionStore | None = None
+        # Sessions of callers that are not known yet, oldest first.
+        self._pending: dict[tuple[bytes, str], _Pending] = {}
 
     def reconfigure(self, services: Services) -> None:
-        self.service.reconfigure(services.config)
+        self._config = services.config
 
-    def accept(self, caller: bytes) -> None:
-        self.service.accept(caller)
+    def handlers(self) -> Handlers:
+        return {Finished: self.emit}
 
     def facts(self, services: Services) -> Mapping[str, Any]:
-        return {"sessions": self.service.count()}
+        return {"sessions": self.count()}
+
+    def emit(self, event: Event) -> None:
+        """Record the turn of a request that named a session, or of any with record = all."""
+        if isinstance(event, Finished) and (event.recorded_in or self._config.record == "all"):
+            from deepseek_cursor_proxy.features.sessions.trajectory import turns_of
+
+            if turns := turns_of(event):
+                self.store().record(turns)
+
+    def store(self) -> "SessionStore":
+        from deepseek_cursor_proxy.features.sessions.store import LIMITS, SessionStore
+
+        with self._lock:
+            if self._store is None:
+                self._store = SessionStore(self._path, LIMITS)
+                with suppress(Unusable):
+                    self._store.prune()
+            return self._store
+
+    def existing_store(self) -> "SessionStore | None":
+        """The store; None if it has no file yet."""
+        if self._store is None and (str(self._path) == ":memory:" or not self._path.exists()):
+            return None
+        return self.store()
+
+    # Sessions …
+
+    def create(self, caller: bytes, options: "SessionOptions", *, is_known: bool) -> "Session":
+        """Create a session. Raises Unusable."""
+        from deepseek_cursor_proxy.features.sessions.trajectory import new_session
+
+        session = new_session(options, self._config.upstream_model, time.time())
+        if is_known:
+            return self.store().insert(caller, session)
+        size = 200 + len(options.name) + sum(map(len, options.tags))
+        with self._lock:
+            self._pending[caller, session.uuid] = _Pending(session, time.monotonic(), size)
+            characters = sum(pending.size for pending in self._pending.values())
+            while len(self._pending) > _MOST_PENDING or characters > _MOST_CHARACTERS_PENDING:
+                characters -= self._pending.pop(next(iter(self._pending))).size
+        return session
+
+    def accept(self, caller: bytes) -> None:
+        """An upstream has accepted the caller's key: write its sessions; if the file is at fault, with the next one."""
+        if not self._pending:
+            return
+        for session in self._pending_of(caller):
+            with suppress(Unusable):
+                self.store().insert(caller, session)
+                with self._lock:
+                    self._pending.pop((caller, session.uuid), None)
+
+    def _pending_of(self, caller: bytes) -> "Sequence[Session]":
+        with self._lock:
+            return [pending.session for key, pending in self._pending.items() if key[0] == caller and pending.is_alive]
+
+    def get(self, caller: bytes, session: str) -> "Session | None":
+        """Raises Unusable."""
+        if len(session) != _ID_LENGTH:
+            return None
+        pending = self._pending.get((caller, session))
+        if pending is not None and pending.is_alive:
+            return pending.session
+        store = self.existing_store()
+        return store.get(caller, session) if store is not None else None
+
+    def options(self, caller: bytes, session: str) -> PathSession | None:
+        """Raises Unusable."""
+        found = self.get(caller, session)
+        return None if found is None else found.options
+
+    def list(self, caller: bytes) -> "list[Session]":
+        """The sessions of a caller, newest first. Raises Unusable."""
+        pending, store = self._pending_of(caller), self.existing_store()
+        return [*reversed(pending), *(store.list(caller) if store is not None else ())]
+
+    def nodes(self, session: str) -> "Iterator[Node]":
+        """The nodes of a session. Raises Unusable."""
+        store = self.existing_store()
+        return store.nodes(session) if store is not None else iter(())
+
+    def delete(self, caller: bytes, session: str) -> bool:
+        """Delete a session. True if there was one. Raises Unusable."""
+        with self._lock:
+            pending = self._pending.pop((caller, session), None)
+        if pending is not None:
+            return pending.is_alive
+        store = self.existing_store()
+        return store is not None and store.delete(caller, session)
+
+    def count(self) -> int | None:
+        """The number of sessions; None if the file cannot be read."""
+        with self._lock:
+            pending = sum(pending.is_alive for pending in self._pending.values())
+        try:
+            store = self.existing_store()
+            return pending + (store.count() if store is not None else 0)
+        except Unusable:
+            return None
 
     def close(self) -> None:
-        self.service.close()
+        """Write waiting turns and close the file."""
+        if self._store is not None:
+            self._store.close()
 
 
 def open(services: Services) -> Services:
-    sessions = Sessions(SessionService(services.config, Path(services.reasoning_store.database.path)))
-    return services.add(sessions, find_session=sessions.find)
+    sessions = Sessions(services.config, Path(services.reasoning_store.database.path))
+    return services.add(sessions, find_session=sessions.options)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.features.passthrough import endpoint as passthrough
+from deepseek_cursor_proxy.features.passthrough import feature as passthrough
 from deepseek_cursor_proxy.upstream import response
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import Answer, Failure, Raw

@@ -6,8 +6,8 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.features.sessions import service
-from deepseek_cursor_proxy.features.sessions.service import SessionService
+from deepseek_cursor_proxy.features.sessions import feature
+from deepseek_cursor_proxy.features.sessions.feature import Sessions
 from deepseek_cursor_proxy.features.sessions.store import SessionStore
 from deepseek_cursor_proxy.features.sessions.trajectory import SessionOptions
 from deepseek_cursor_proxy.storage.faults import Unusable
@@ -18,7 +18,7 @@ ME, YOU = b"m" * 32, b"y" * 32
 class TestPendingSessions(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.sessions = SessionService(ProxyConfig(), self.folder / "store.sqlite3")
+        self.sessions = Sessions(ProxyConfig(), self.folder / "store.sqlite3")
         self.addCleanup(self.sessions.close)
 
     def create(self, caller: bytes = YOU, *, is_known: bool = False, **options: object) -> str:
@@ -29,19 +29,19 @@ class TestPendingSessions(unittest.TestCase):
 
     def test_they_are_bounded_in_number_and_size_and_push_none_of_a_known_caller_out(self) -> None:
         mine = self.create(ME, is_known=True)
-        created = [self.create() for _ in range(service._MOST_PENDING + 100)]
+        created = [self.create() for _ in range(feature._MOST_PENDING + 100)]
         self.assertEqual(created[:99:-1], self.listed(YOU))
         for _ in range(500):
             last = self.create(name="n" * 200, tags=("t" * 200,) * 32)
         pending = self.sessions._pending.values()
-        self.assertLessEqual(sum(each.size for each in pending), service._MOST_CHARACTERS_PENDING)
+        self.assertLessEqual(sum(each.size for each in pending), feature._MOST_CHARACTERS_PENDING)
         self.assertIsNotNone(self.sessions.get(YOU, last))
         self.assertEqual([mine], self.listed(ME))
 
     def test_they_have_a_short_life(self) -> None:
         session, brief = self.create(), self.create(ttl_seconds=0.0)
         self.assertEqual([True, False], [self.sessions.get(YOU, each) is not None for each in (session, brief)])
-        with mock.patch.object(service, "_SECONDS_PENDING", 0.0):
+        with mock.patch.object(feature, "_SECONDS_PENDING", 0.0):
             self.assertEqual(([], None, 0), (self.listed(YOU), self.sessions.get(YOU, session), self.sessions.count()))
             self.sessions.accept(YOU)
             self.assertFalse(self.sessions.delete(YOU, session))
