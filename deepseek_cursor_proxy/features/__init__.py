@@ -14,4 +14,7 @@ table in `tests/test_architecture.py` says so.
     redis           what several proxies share on Redis or Valkey
     dashboard       a second listener for the owner: the page, metrics, health
     traces          a file per request, and what explains it
+
+In a folder, `__init__` has the routes, `feature` the Feature that `proxy.py` opens, `shared` what several proxies have
+in common, `command` a command and `admin` the JSON for the dashboard.
 """

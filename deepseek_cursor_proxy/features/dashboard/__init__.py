@@ -6,8 +6,9 @@
     app             the table of paths, who may ask (key, Host and Origin), the headers of every reply, dashboard/
     metrics         what requests add up to, in Prometheus' format
     stats           /readyz, /api/stats, /metrics, /api/config
-    requests, usage, sessions    the rest of the JSON of /api
+    requests        requests in flight and those of this run
+    command         opens the page, and finds the running proxy for other commands
+    page            the files for the browser
 
-`cli` imports `service` and `running`, `doctor` the latter; nothing else imports this folder. Code that
-embeds a DeepSeekProxyServer gets no second port.
+Code that embeds a DeepSeekProxyServer gets no second port.
 """

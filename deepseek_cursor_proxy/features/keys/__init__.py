@@ -1,6 +1,5 @@
 """Named keys: who uses the proxy, and how much each may use.
 
-settings     [keys.NAME] and [groups.NAME]
 limits       Limiter: what keys and groups may use, reserved before a call and settled after it
 admission    one request in the limits
 store        what is spent and reserved, tables of the store's file

@@ -2,7 +2,7 @@
 
 address, protocol, connection, client, cluster    a client for Redis and Valkey
 state                                             SharedState: the connection, what is sealed, the backlog
-reasonings, responses, limits                     what is shared
+reasonings                                        SharedReasonings; other features have a `shared` of their own
 scripts                                           the Lua scripts
 doctor                                            the check of `doctor`
 """

@@ -1,10 +1,9 @@
 """Usage: the requests that ended and their costs, kept for months, and daily sums for ever.
 
-    ledger     UsageLedger: writes every request that ended into the store's file, in batches, on a thread of its own
-    report     sums of the ledger by day, model, key, API or session, as the command prints and the dashboard shows them
-    balance    what is left on an account at DeepSeek
-
-`admin` is its JSON for the dashboard, `command` what `usage` and `balance` print.
+ledger     UsageLedger: writes every request that ended into the store's file, in batches, on a thread of its own
+report     sums of the ledger by day, model, key, API or session, as the command prints and the dashboard shows them
+requests   requests of the ledger, for the dashboard
+balance    what is left on an account at DeepSeek
 """
 
 ADMIN_ROUTES = (
