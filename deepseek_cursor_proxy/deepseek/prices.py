@@ -211,11 +211,10 @@ def add_costs(costs: Sequence[Cost | None]) -> Cost | None:
     return known[0]._replace(amount=amount, saved=saved, divergence=divergence)
 
 
-def format_amount(amount: float, currency: str) -> str:
-    """An amount of money with as many digits as tell something: `$0.0061`, `¥12.35`."""
-    symbol = _SYMBOLS.get(currency, f"{currency} ")
-    digits = 2 if amount >= 1 or amount == 0 else 3 if amount >= 0.1 else 4 if amount >= 0.0001 else 6
-    return f"{symbol}{amount:,.{digits}f}"
+def format_amount(amount: float, currency: str, digits: int = 2) -> str:
+    """An amount of money: `¥12.35`, `<$0.01`. A sum has 2 digits and one request 4, as in the dashboard."""
+    symbol, least = _SYMBOLS.get(currency, f"{currency} "), 10**-digits
+    return f"<{symbol}{least}" if 0 < amount < least / 2 else f"{symbol}{amount:,.{digits}f}"
 
 
 def _moment(at: float) -> datetime:

@@ -193,7 +193,7 @@ def _format_finished(event: events.Finished) -> tuple[str, str]:
     if tokens is not None:
         parts.append(format_tokens(tokens, before))
     if event.divergence is not None:
-        price = f", about {format_amount(cost.divergence, cost.currency)}" if cost and cost.divergence else ""
+        price = f", about {format_amount(cost.divergence, cost.currency, 4)}" if cost and cost.divergence else ""
         parts.append(f"prefix lost: {event.divergence}{price}")
     elif has_lost_cache and last is not None:
         is_same_cache = last.model == event.facts.model and last.upstream == event.upstream
@@ -205,7 +205,7 @@ def _format_finished(event: events.Finished) -> tuple[str, str]:
         parts.append(safe_text(event.finish_reason, 40))
     parts.append(f"{event.timing.total:.1f} s")
     if cost is not None:
-        parts.append(format_amount(cost.amount, cost.currency))
+        parts.append(format_amount(cost.amount, cost.currency, 4))
     elif tokens is not None:
         parts.append("cost unknown")
     text = f"{'completed' if is_good else 'ended':<10} {' · '.join(parts)}"

@@ -348,4 +348,4 @@ def _person(holder: str) -> str:
 def _describe(limit: str, used: int, most: int | None = None) -> str:
     """An amount, or how much of the most: `$4.98 of $5.00`, `60 of 60`."""
     amounts = [each for each in (used, most) if each is not None]
-    return " of ".join(format_amount(each / BILLION, USD) if limit in BUDGETS else f"{each:,}" for each in amounts)
+    return " of ".join(format_amount(each / BILLION, USD, 4) if limit in BUDGETS else f"{each:,}" for each in amounts)

@@ -144,8 +144,8 @@ def _notes(report: UsageReport) -> list[str]:
         amount = format_amount(sums.divergence_cost, report.currency)
         notes.append(f"Of this, {amount} was spent because chats lost their cached prefix; --by cause says why.")
     if switched := report.switched.requests:
-        now, then = (format_amount(each, report.currency) for each in report.switched[1:])
-        saved = format_amount(report.switched.asked_cost - report.switched.cost, report.currency)
+        now, then = (format_amount(each, report.currency, 4) for each in report.switched[1:])
+        saved = format_amount(report.switched.asked_cost - report.switched.cost, report.currency, 4)
         number = "1 request" if switched == 1 else f"{switched:,} requests"
         which = f"{number}, such as those of sub-agents, went to another model than asked for"
         notes.append(f"{which}: {now} instead of {then}, {saved} saved.")

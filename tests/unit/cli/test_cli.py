@@ -320,7 +320,7 @@ class StoreCommandTest(CliTest):
                 for _ in range(3):
                     answers.count_hit(answer)
                 answers.count_miss()
-        use = r"cache use    3 hits, 1 misses; 3,600 tokens, \$0\.750 saved\n"
+        use = r"cache use    3 hits, 1 misses; 3,600 tokens, \$0\.75 saved\n"
         text = self.output_of("store", "stats", "--config", self.settings_file("reasoning_cache_max_rows = 7000"))
         self.assertRegex(
             text, r"reasonings +3 \(of at most 7,000\)\nlookup keys +3 .*\ntext +16 bytes\noldest use +20\d\d-"

@@ -187,16 +187,15 @@ class TestOwnPrices(unittest.TestCase):
 
 
 class TestAmounts(unittest.TestCase):
-    def test_an_amount_has_as_many_digits_as_tell_something(self) -> None:
-        for value, currency, expected in (
-            (0.0061, "USD", "$0.0061"),
-            (0.00005, "USD", "$0.000050"),
-            (0.1249, "USD", "$0.125"),
-            (12.345, "CNY", "¥12.35"),
-            (1234.5, "USD", "$1,234.50"),
-            (0.0, "USD", "$0.00"),
+    def test_amounts_below_each_other_have_the_same_digits(self) -> None:
+        for value, currency, total, request in (
+            (0.0061, "USD", "$0.01", "$0.0061"),
+            (0.00004, "USD", "<$0.01", "<$0.0001"),
+            (12.345, "CNY", "¥12.35", "¥12.3450"),
+            (1234.5, "USD", "$1,234.50", "$1,234.5000"),
+            (0.0, "USD", "$0.00", "$0.0000"),
         ):
-            self.assertEqual(expected, format_amount(value, currency))
+            self.assertEqual((total, request), (format_amount(value, currency), format_amount(value, currency, 4)))
 
     def test_the_steps_of_a_price_are_in_order(self) -> None:
         for key in {(step.models, step.currency) for step in STEPS}:

@@ -178,7 +178,7 @@ class TestConsole(unittest.TestCase):
 
     def test_the_last_line_ends_with_the_cost_if_something_was_used(self) -> None:
         (yuan,) = self.lines(finished(cost=COST._replace(amount=12.3, currency="CNY")))
-        self.assertTrue(yuan.endswith(" · 8.3 s · ¥12.30"), yuan)
+        self.assertTrue(yuan.endswith(" · 8.3 s · ¥12.3000"), yuan)
         (unknown,) = self.lines(finished(cost=None))
         self.assertTrue(unknown.endswith(" · 8.3 s · cost unknown"), unknown)
         (failed,) = self.lines(finished("broken", 502, usage=None))

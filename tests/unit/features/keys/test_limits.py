@@ -68,7 +68,7 @@ REFUSALS: tuple[tuple[dict[str, Any], int, int, str, type[ProxyError], int | Non
         {"usd_per_day": 0.0005},
         0,
         9000,
-        "usd_per_day of the key ann has no room at the moment: $0.00 of $0.0005 used, $0.0090 reserved by "
+        "usd_per_day of the key ann has no room at the moment: $0.0000 of $0.0005 used, $0.0090 reserved by "
         "requests that run. Try again when one has ended.",
         OverLimit,
         5,

@@ -76,12 +76,13 @@ export class StoreView {
 }
 
 function storeFacts({ state, path, bytes, faults, rows }, cache) {
+  const responses = "responses" in rows ? `, ${format.plural(rows.responses, "response")}` : "";
   const failed = faults ? h("span.bad", ` failed ${format.plural(faults, "time")} since the start`) : "";
   return factList([
     ["State", [chip(state === "usable" ? ["Usable", "good"] : [state, "bad"]), failed]],
     ["File", h("code", path)],
     ["Size", format.bytes(bytes)],
-    ["Holds", `${format.count(rows.reasonings)} reasonings, ${format.plural(rows.responses, "response")}`],
+    ["Holds", format.plural(rows.reasonings, "reasoning") + responses],
     ["Response cache", cache === undefined ? null : cache ? cacheWords(cache) : "unknown"],
   ]);
 }
