@@ -40,7 +40,7 @@ class FeaturesTest(unittest.TestCase):
     def run_tests(self, *names: str) -> None:
         command = [sys.executable, "-m", "unittest", *names]
         environment = {**os.environ, "PROXY_TESTS": ""}
-        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=900)
         self.assertEqual(0, done.returncode, done.stderr[-4000:])
 
     def test_the_core_alone_serves_chats(self) -> None:
@@ -58,5 +58,5 @@ class FeaturesTest(unittest.TestCase):
                 self.take_away(feature)
                 others = [f"tests.proxy.features.{other}" for other in FEATURES if other != feature]
                 there = [name for name in others if (self.root / name.replace(".", "/")).is_dir()]
-                for tests in width([LOOP], [LOOP, there]):
+                for tests in width([LOOP], [LOOP], [LOOP, there]):
                     self.run_tests(*tests)
