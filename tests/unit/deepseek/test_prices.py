@@ -7,7 +7,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS
-from deepseek_cursor_proxy.deepseek.prices import STEPS, PriceList, format_amount, is_peak
+from deepseek_cursor_proxy.deepseek.prices import STEPS, Cost, PriceList, add_costs, format_amount, is_peak
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 
 # A Tuesday; 02:00 UTC is 10:00 in Beijing.
@@ -150,6 +150,12 @@ class TestLaws(unittest.TestCase):
             assert cost is not None
             uncached = tokens._replace(hit=0, miss=tokens.prompt)
             self.assertAlmostEqual(cost.amount + cost.saved, amount(prices, model, PEAK, uncached))
+
+    def test_one_unknown_cost_makes_the_sum_unknown(self) -> None:
+        known = Cost(1.0, 0.5, 0.0, "USD", "x")
+        self.assertIsNone(add_costs([known, None]))
+        self.assertIsNone(add_costs([]))
+        self.assertEqual(known._replace(amount=2.0, saved=1.0), add_costs([known, known]))
 
 
 class TestOwnPrices(unittest.TestCase):

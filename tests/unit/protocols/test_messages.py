@@ -93,3 +93,9 @@ class TestHistory(unittest.TestCase):
             found.append(messages.read(whole, memory, tools=names).messages[-1].tool_calls[0].arguments)
         self.assertEqual([found[0], "{}", found[0]], found)
         self.assertNotEqual("{}", found[0])
+
+    def test_an_error_in_a_grown_history_has_the_index_of_the_message(self) -> None:
+        memory, whole = new_chat(), long_chat(4)
+        messages.read(whole, memory)
+        with self.assertRaisesRegex(BadRequest, r"messages\[16\]"):
+            messages.read([*whole, 5], memory)

@@ -188,6 +188,12 @@ class TestToolNamespaces(unittest.TestCase):
         self.assertEqual(2, len(set(names(tool_set))))
         self.assertEqual({("a__b", "c"), ("a", "b__c")}, set(tool_set.upstream_names))
 
+    def test_of_two_tools_with_one_name_in_a_namespace_the_first_stays(self) -> None:
+        tool_set = read(group(CUSTOM, {**FLAT, "name": "ApplyPatch"}), group(CUSTOM, FLAT))
+        self.assertEqual(["agents__ApplyPatch", "agents__Read"], names(tool_set))
+        self.assertEqual({"agents__ApplyPatch"}, tool_set.custom)
+        self.assertEqual(["second tool agents__ApplyPatch"] * 2, tool_set.dropped)
+
     def test_tools_in_a_namespace_that_deepseek_cannot_run_are_dropped(self) -> None:
         tool_set = read(group(SEARCH, FLAT, group(NESTED, name="deeper")))
         self.assertEqual(["agents__Read"], names(tool_set))

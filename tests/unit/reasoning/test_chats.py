@@ -231,6 +231,13 @@ class TestChats(unittest.TestCase):
         self.assertEqual(seen(CHAT), last and last.outline)
         self.assertIsNone(self.found(CHAT, chat=b"another chat"))
 
+    def test_helpers_that_begin_with_the_same_words_disturb_nothing(self) -> None:
+        title = (system("Make a title."), CHAT[1])
+        self.accept(CHAT[:2])
+        self.assertIsNone(self.accept(title, ""))
+        self.assertIsNone(self.accept(title, "xy"))
+        self.assertEqual(seen(CHAT[:2]), self.found(CHAT))
+
     def test_memory_is_bounded_by_messages_tools_and_agents(self) -> None:
         self.enterContext(mock.patch.object(chats, "_MESSAGES_IN_MEMORY", 80))
         for number in range(100):

@@ -42,6 +42,12 @@ class TestBreaker(unittest.TestCase):
             self.breaker.record_success()
         self.assertTrue(self.breaker.is_ready)
 
+    def test_a_call_that_is_accepted_and_then_breaks_counts_as_a_failure(self) -> None:
+        for is_opened in (False, False, True):
+            self.breaker.begin_call()
+            self.assertFalse(self.breaker.record_acceptance())
+            self.assertIs(is_opened, self.fail_chat())
+
     def test_a_sure_failure_opens_it_at_once_and_only_once(self) -> None:
         self.open()
         self.assertFalse(self.fail_chat(is_sure=True))

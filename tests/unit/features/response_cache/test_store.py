@@ -48,6 +48,11 @@ class TestCachedAnswers(StoreTestCase):
         self.assertEqual(CacheTotals("USD", 4, 1, 23, 0.5), self.store.stats("USD").totals)
         self.assertEqual(CacheTotals("CNY", 4, 1, 23, 4.0), self.store.stats("CNY").totals)
 
+    def test_many_hits_are_written_while_the_proxy_runs(self) -> None:
+        for _ in range(32):
+            self.store.count_hit(ANSWER)
+        self.assertEqual([(32,)], self.select("SELECT hits FROM cache_totals"))
+
     def test_a_file_that_fails_costs_no_answer(self) -> None:
         self.database.close()
         self.store.record(b"1", ANSWER)

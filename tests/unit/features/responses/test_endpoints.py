@@ -30,6 +30,10 @@ class TestCompleteItems(unittest.TestCase):
         self.assertEqual([{"type": "output_text", "text": "x", "annotations": []}], found[-1]["content"])
         self.assertEqual([], found[1]["summary"])
 
+    def test_stored_items_of_unknown_kinds_stay_unchanged(self) -> None:
+        for item in ({"type": "mcp_call", "server_label": "m"}, {"type": "", "x": 1}):
+            self.assertEqual([{**item, "id": f"msg_{MARK}_i0"}], responses.complete_items([item], MARK))
+
 
 class TestPages(unittest.TestCase):
     def all_pages(self, items: list[dict[str, str]], query: str) -> list[Any]:

@@ -87,6 +87,11 @@ class TestSealedReasoning(unittest.TestCase):
                 [found] = responses.unseal([{**item, "content": content}], Opener(sealer, LARGEST))
                 self.assertEqual([assistant("", reasoning=text)], read(found))
 
+    def test_plain_reasoning_wins_over_encrypted_content(self) -> None:
+        [item] = written(Delta(reasoning="sealed"), **SEALED)
+        plain = {**item, "content": [{"type": "reasoning_text", "text": "plain"}]}
+        self.assertEqual([plain], responses.unseal([plain], Opener(Sealer(b"secret", b"caller"), LARGEST)))
+
     def test_foreign_encrypted_content_stays_unchanged(self) -> None:
         [item] = written(Delta(reasoning="sealed"), **SEALED)
         mine, sealed = Sealer(b"secret", b"caller"), item["encrypted_content"]
