@@ -1,4 +1,4 @@
-"""Upstreams that fail by a script, on an invented clock: every call, pause, event and error of a request is kept.
+"""Upstreams that fail by a script, on an invented clock: the calls, the pauses and the error of a request are kept.
 
 No sockets and no waits: a script is a list of names of `FAULTS`, the n-th of which happens to the n-th call of a
 request; the calls after the last are answered.
@@ -15,7 +15,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import Delta, Heartbeat
+from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.errors import (
     ConnectionTimeout,
     ProxyError,
@@ -28,7 +28,7 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.exchange import failover
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.failover import Retries
-from deepseek_cursor_proxy.observers.events import Event, Rerouted, UpstreamChanged
+from deepseek_cursor_proxy.observers.events import Event
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.breaker import Breaker
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
@@ -131,11 +131,6 @@ class Outcome:
     pauses: list[float] = field(default_factory=list)
     # Status and code of the final error; None for an answer.
     error: tuple[int, str] | None = None
-    # The rest is for the comparison of two versions.
-    message: str = ""
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    events: list[Any] = field(default_factory=list)
-    deltas: list[str] = field(default_factory=list)
 
     @property
     def summary(self) -> tuple[list[Call], list[float], tuple[int, str] | None]:
@@ -255,22 +250,7 @@ class World:
         self.now += seconds
         self.outcome.pauses.append(round(seconds, 3))
 
-    def emit(self, event: Event) -> None:
-        fields = event._asdict()
-        shown: dict[str, Any] = {"event": type(event).__name__}
-        if isinstance(event, (Rerouted, UpstreamChanged)):
-            shown |= fields
-        for name in ("is_second_attempt", "refused_tools", "retries", "upstream", "retry_reasons", "rerouted"):
-            if name in fields:
-                shown[name] = fields[name]
-        if "end" in fields:
-            shown["end"] = tuple(str(part) for part in fields["end"])
-        if fields.get("prepared") is not None:
-            prepared = fields["prepared"]
-            shown["prepared"] = (prepared.transcript_count, len(prepared.request.server_tools), prepared.notice)
-        if "payload" in fields:
-            shown["payload"] = fields["payload"](), fields["payload_bytes"]
-        self.outcome.events.append(shown)
+    def emit(self, event: Event) -> None: ...
 
     def send(self, destination: Destination, body: bytes, credential: str, peer: Any, slot: Slot | None) -> Any:
         """The call, in the place of UpstreamClient.send."""
@@ -279,7 +259,6 @@ class World:
         has_search = any(tool["type"] != "function" for tool in payload.get("tools", ()))
         parts = [*([] if has_turn else ["transcript"]), *(["search"] if has_search else [])]
         self.outcome.calls.append(Call(destination.name, credential, " ".join(parts)))
-        self.outcome.bodies.append({"url": destination.url, **payload})
         script = self.faults.pop(0) if self.faults else ANSWERED
         if script in FAULTS and script != "no stream":
             if slot is not None:
@@ -303,11 +282,10 @@ class World:
         client = client_request(report, body, self.config, CLIENT_KEY, is_held=self.case.is_held)
         try:
             with closing(Exchange.open(client, self.services)) as exchange:
-                for batch in exchange.deltas():
-                    self.outcome.deltas += [str(each.chunk) if isinstance(each, Delta) else "" for each in batch]
+                for _ in exchange.deltas():
+                    pass
         except ProxyError as error:
             self.outcome.error = error.status, error.code
-            self.outcome.message = json.dumps([type(error).__name__, error.payload(), error.retry_after])
         return self.outcome
 
 
