@@ -58,6 +58,16 @@ class PrivateFilesTest(unittest.TestCase):
             private_files.make_directory(self.place)
         self.assertTrue(self.place.is_dir())
 
+    def test_a_new_file_is_private(self) -> None:
+        for mask in (0, 0o077, 0o777):
+            with self.subTest(oct(mask)):
+                self.umask(mask)
+                created, written = self.place / f"created{mask}", self.place / f"written{mask}"
+                private_files.create(created)
+                private_files.write(written, b"words")
+                self.expect_mode(0o600, created, written)
+                self.assertEqual(written.read_bytes(), b"words")
+
     @unittest.skipUnless(os.name == "posix", "modes mean little on Windows")
     def test_a_new_file_is_private_from_the_first_moment(self) -> None:
         """Another process could open it between its creation and a chmod."""
@@ -120,6 +130,11 @@ class TestInstallationSecret(unittest.TestCase):
             modes = [stat.S_IMODE(path.stat().st_mode) for path in (self.path, self.path.parent)]
             self.assertEqual([0o600, 0o700], modes)
         self.assertNotEqual(first, secret_beside(self.store.parent / "other" / "store.sqlite3"))
+
+    def test_a_store_in_memory_has_a_secret_in_memory(self) -> None:
+        self.assertNotEqual(secret_beside(Path(":memory:")), secret_beside(Path(":memory:")))
+        secret = InstallationSecret(Path(":memory:"))
+        self.assertEqual(secret.read(), secret.read())
 
     def test_processes_that_start_at_once_get_one_secret_also_without_hard_links(self) -> None:
         program = (

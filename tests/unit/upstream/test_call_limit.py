@@ -142,7 +142,7 @@ class TestCallLimit(unittest.TestCase):
         limit = CallLimit(1, PATIENCE)
         slot = limit.acquire()
         ours, theirs = socket_pair(self)
-        outcomes: list[object] = []
+        outcomes: list[str] = []
 
         def leave() -> None:
             try:
@@ -150,17 +150,23 @@ class TestCallLimit(unittest.TestCase):
             except ClientGone:
                 outcomes.append("gone")
 
-        leaver = in_background(self, leave)
-        await_queue(limit, 1)
-        stayer = in_background(self, lambda: outcomes.append(limit.acquire()))
-        await_queue(limit, 2)
+        def stay() -> None:
+            mine = limit.acquire()
+            outcomes.append("served")
+            mine.release()
+
+        threads = []
+        for number, call in enumerate((stay, leave, stay)):
+            threads.append(in_background(self, call))
+            await_queue(limit, number + 1)
+        first, _, last = limit._queue
         theirs.close()
-        leaver.join(PATIENCE)
-        self.assertEqual(["gone"], outcomes)
-        await_queue(limit, 1)
+        threads[1].join(PATIENCE)
+        self.assertEqual((["gone"], [first, last]), (outcomes, limit._queue))
         slot.release()
-        stayer.join(PATIENCE)
-        self.assertEqual((2, 0), (len(outcomes), len(limit._queue)))
+        for thread in threads:
+            thread.join(PATIENCE)
+        self.assertEqual((["gone", "served", "served"], 0), (outcomes, limit.running_calls))
 
     def test_a_slot_granted_while_the_client_leaves_is_not_lost(self) -> None:
         limit = CallLimit(1, PATIENCE)
