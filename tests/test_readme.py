@@ -196,7 +196,7 @@ def outline(page: str) -> dict[str, list[object]]:
     text = PAGES[page]
     code = re.findall(r"^ *```.*?^ *```", text, re.MULTILINE | re.DOTALL)
     prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
-    commands = re.findall(r"^[^#\n]*[^#\s]", "\n".join(code), re.MULTILINE)
+    commands = [re.sub(" # .*", "", line) for line in "\n".join(code).splitlines()]
     return {
         "headings": re.findall(r"^#+", prose, re.MULTILINE),
         "commands": [" ".join(each.split()) for each in commands],
