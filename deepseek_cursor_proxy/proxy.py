@@ -14,6 +14,7 @@ from deepseek_cursor_proxy.features import (
     messages,
     responses,
     sessions,
+    status_line,
     usage,
 )
 
@@ -27,6 +28,7 @@ ROUTES = Routes(
         *responses.ROUTES,
         *messages.ROUTES,
         *sessions.ROUTES,
+        *status_line.ROUTES,
     ],
     # The first that replies to a failed request decides the shape of the error; without one it has OpenAI's.
     [
@@ -48,6 +50,7 @@ FEATURES = (
     "web_search",
     "passthrough",
     "sessions",
+    "status_line",
     "response_cache",
     "traces",
 )

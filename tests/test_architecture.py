@@ -57,6 +57,7 @@ FEATURES = {
     "web_search": "",
     "passthrough": "",
     "sessions": "dashboard",
+    "status_line": "",
     "response_cache": "",
     "usage": "dashboard",
     "keys": "dashboard redis usage",

@@ -134,6 +134,7 @@ class RequestReport:
             body_bytes=self.body_bytes,
             session=self.session or conversation.hex()[:DIGEST_LENGTH],
             client=self.client,
+            chat="" if request is None else request.chat_name.id[:_LONGEST_CHAT_ID],
         )
 
     def copy_for(self, emit: Callable[[Event], None]) -> "RequestReport":
@@ -184,6 +185,8 @@ class RelayedApi(NamedTuple):
 
 
 # Until the endpoint has parsed the body.
+# One of an agent has up to about 80 characters.
+_LONGEST_CHAT_ID = 100
 _NOT_PARSED = ChatRequest("", "", ())
 
 

@@ -112,6 +112,8 @@ class RequestFacts(NamedTuple):
     session: str = ""
     # The name of the program that sent it, by its User-Agent.
     client: str = ""
+    # Its own id of the chat, cut short.
+    chat: str = ""
 
 
 class Progress(NamedTuple):

@@ -60,6 +60,8 @@ class ProxyEndpoint:
     model: str = FLASH
     # The configuration of the proxy, if it gets a rule for sub-agents.
     rule_file: Path | None = None
+    # The command of Claude Code's status line, if it gets one.
+    status_line: str = ""
 
     @property
     def base_url(self) -> str:
@@ -166,6 +168,8 @@ def _claude_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
         del variables["CLAUDE_CODE_SUBAGENT_MODEL"], variables["CLAUDE_CODE_AUTO_MODE_MODEL"]
         rules = [Target(endpoint.rule_file, TomlEdit("claude-code", {"subagent_model": FLASH}))]
     values: JsonValues = {("env", name): value for name, value in variables.items()}
+    if endpoint.status_line:
+        values[("statusLine",)] = {"type": "command", "command": endpoint.status_line}
     return [Target(place / "settings.json", JsonEdit(values)), *rules]
 
 

@@ -248,7 +248,7 @@ def day_of(moment: float) -> str:
 
 
 def _row(record: RequestRecord) -> UsageRow:
-    number, _, api, key, requested_model, model, stream, messages, tools, body_bytes, session, client = record.facts
+    number, _, api, key, requested_model, model, stream, messages, tools, body_bytes, session, client, _ = record.facts
     seconds, first_token, queue, connect = record.timing
     return UsageRow._make(
         (

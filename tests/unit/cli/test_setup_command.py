@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shlex
 import socket
 import sys
 import tomllib
+from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
@@ -100,6 +102,18 @@ class SetupTest(SetupCase):
         self.assertEqual(0, self.run_command("claude-code", "--undo", "--yes").code)
         self.assertEqual("# mine\nport = 9000\n\n[models]\n", path.read_text("utf-8"))
         self.assertEqual(2, self.run_command("codex", "--flash-subagents", "--yes").code)
+
+    def test_the_status_line_of_claude_code_is_a_script_that_undo_takes_out(self) -> None:
+        self.claude.parent.mkdir(exist_ok=True)
+        self.claude.write_text(theirs := '{"statusLine": {"type": "command", "command": "mine"}}', encoding="utf-8")
+        self.assertEqual(0, self.run_command("claude-code", "--status-line", "--yes").code)
+        found = json.loads(self.claude.read_bytes())["statusLine"]
+        python, *flags, script = shlex.split(found["command"])
+        self.assertEqual(("command", ["-I", "-S"]), (found["type"], flags))
+        self.assertTrue(Path(python).exists() and Path(script).exists(), found)
+        self.assertEqual(0, self.run_command("claude-code", "--undo", "--yes").code)
+        self.assertEqual(theirs, self.claude.read_text("utf-8"))
+        self.assertIn("--status-line is for claude-code", self.run_command("codex", "--status-line", "--yes").err)
 
     def test_hints_are_commands_that_run_as_printed(self) -> None:
         started = mock.patch.object(sys, "argv", ["/my/deepseek_cursor_proxy/__main__.py"])
