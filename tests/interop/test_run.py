@@ -71,10 +71,11 @@ class ClaudeCodeTest(RunCase):
         return f"node {self.commands.parent / '@anthropic-ai' / 'claude-code' / 'cli-wrapper.cjs'}"
 
     def test_the_task(self) -> None:
-        """The address in the settings of its user is another one."""
+        """The address and the other key in the settings of its user do not count."""
         settings = self.home / ".claude" / "settings.json"
         settings.parent.mkdir()
-        settings.write_text(theirs := '{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}}', encoding="utf-8")
+        theirs = '{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9", "ANTHROPIC_API_KEY": "sk-ant-1234567"}}'
+        settings.write_text(theirs, encoding="utf-8")
         self.assert_task()
         self.assertEqual(theirs, settings.read_text("utf-8"))
 

@@ -200,19 +200,19 @@ def _claude_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[st
     if is_anthropic_key(machine.environment.get("ANTHROPIC_AUTH_TOKEN", "")):
         yield "Warning: ANTHROPIC_AUTH_TOKEN holds an Anthropic key (sk-ant-…), which the proxy refuses."
     name = "ANTHROPIC_API_KEY"
-    for found in _other_values(machine, endpoint, [name], [(place / "settings.json", name)]):
+    for found in other_values(machine, endpoint, [name], [(place / "settings.json", name)]):
         yield f"Warning: {found} is also sent to the proxy, which uses ANTHROPIC_AUTH_TOKEN. Unset it."
-    for found in _other_values(machine, endpoint, [], [(place / "settings.json", "ANTHROPIC_AUTH_TOKEN")]):
+    for found in other_values(machine, endpoint, [], [(place / "settings.json", "ANTHROPIC_AUTH_TOKEN")]):
         yield f"{found} is what Claude Code sends to the proxy: it must be {endpoint.key_word}."
     if missing_variable(CLIENTS["claude-code"], machine, endpoint):
         yield 'Without the key Claude Code says "Not logged in · Please run /login"; it needs no Anthropic account.'
     yield "`/model` opus and fable are DeepSeek V4 Pro, sonnet, haiku and all small jobs Flash."
     effort = "CLAUDE_CODE_EFFORT_LEVEL"
-    for found in _other_values(machine, endpoint, [effort], [(place / "settings.json", effort)]):
+    for found in other_values(machine, endpoint, [effort], [(place / "settings.json", effort)]):
         yield f"{found} overrides `/effort` and --effort: remove it to choose an effort there."
 
 
-def _other_values(
+def other_values(
     machine: Machine, endpoint: ProxyEndpoint, variables: Iterable[str], places: Iterable[tuple[Path, str]]
 ) -> Iterator[str]:
     """Where the environment or a file sets a variable, to another value than the key for the proxy."""
@@ -329,7 +329,7 @@ def _qwen_code(machine: Machine, endpoint: ProxyEndpoint) -> list[Target]:
 
 
 def _qwen_code_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
-    for found in _other_values(machine, endpoint, ["OPENAI_API_KEY"], []):
+    for found in other_values(machine, endpoint, ["OPENAI_API_KEY"], []):
         yield f"Warning: Qwen Code sends {found}, not the key in its file. Unset it, or set it to {endpoint.key_word}."
 
 
@@ -398,7 +398,7 @@ def _aider_notes(machine: Machine, endpoint: ProxyEndpoint) -> Iterable[str]:
     # The second variable and both files win over the first one.
     variables = ["OPENAI_API_KEY", "AIDER_OPENAI_API_KEY"]
     places = [(machine.home / ".aider.conf.yml", "openai-api-key"), (machine.home / ".env", "OPENAI_API_KEY")]
-    for found in _other_values(machine, endpoint, variables, places):
+    for found in other_values(machine, endpoint, variables, places):
         yield f"Warning: aider sends {found} to the proxy. Unset it, or set it to {endpoint.key_word}."
 
 

@@ -7,13 +7,14 @@ run. Each row was tried with the version in tests/interop.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.cli.setup import clients, codex_catalogue
-from deepseek_cursor_proxy.cli.setup.clients import PROVIDER, ProxyEndpoint
+from deepseek_cursor_proxy.cli.setup.clients import PROVIDER, Machine, ProxyEndpoint
 from deepseek_cursor_proxy.deepseek.model_names import CONTEXT_TOKENS, OUTPUT_TOKENS
+from deepseek_cursor_proxy.errors import StartupError
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,22 @@ class Runnable:
 
 
 def _claude(endpoint: ProxyEndpoint, folder: Path) -> Launch:
+    here = Machine.here()
+    machine = replace(here, environment={**here.environment, endpoint.key_variable: endpoint.key or ""})
+    place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
+    settings = (place / "settings.json", Path(".claude/settings.json"), Path(".claude/settings.local.json"))
+    token = "ANTHROPIC_AUTH_TOKEN"
+    for found in clients.other_values(machine, endpoint, [], [(path, token) for path in settings]):
+        raise StartupError(
+            f"Claude Code would send {found} in place of {endpoint.key_word}; remove it there, or set "
+            "CLAUDE_CONFIG_DIR to another folder for this run"
+        )
     variables = clients.claude_code_variables(endpoint)
-    # It would send this one as well.
-    keys = {"ANTHROPIC_AUTH_TOKEN": endpoint.key, "ANTHROPIC_API_KEY": None}
-    # The `env` of the user's own settings goes before the environment, and this file before both.
-    path = folder / "settings.json"
-    return Launch({**variables, **keys}, ("--settings", str(path)), {path: json.dumps({"env": variables})})
+    # The `env` of the user's own settings goes before the environment, and this file before both. It would also send
+    # the other key.
+    path, other = folder / "settings.json", "ANTHROPIC_API_KEY"
+    files = {path: json.dumps({"env": {**variables, other: ""}})}
+    return Launch({**variables, token: endpoint.key, other: None}, ("--settings", str(path)), files)
 
 
 def _codex(endpoint: ProxyEndpoint, folder: Path) -> Launch:

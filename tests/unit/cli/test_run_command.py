@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import unittest
 from pathlib import Path
 from unittest import mock
 
@@ -18,7 +17,7 @@ KEY = "sk-abcdefghijklmnopqrstuvwxyz"
 ENDPOINT = ProxyEndpoint("http://127.0.0.1:9009", key=KEY, model=PRO)
 
 
-class LaunchTest(unittest.TestCase):
+class LaunchTest(CommandTestCase):
     def launches(self, endpoint: ProxyEndpoint = ENDPOINT) -> dict[str, Launch]:
         return {name: client.launch(endpoint, Path("/private/folder")) for name, client in RUNNABLE.items()}
 
@@ -91,6 +90,17 @@ class RunTest(CommandTestCase):
         names = ("NO_PROXY", "no_proxy")
         found = [self.environment()[name] for name in names]
         self.assertEqual(["intern.example,127.0.0.1,localhost", "127.0.0.1,localhost"], found)
+
+    def test_a_token_in_the_settings_of_claude_code_is_not_sent_to_deepseek(self) -> None:
+        settings = self.home / ".claude" / "settings.json"
+        settings.parent.mkdir()
+        os.environ["DEEPSEEK_API_KEY"] = KEY
+        settings.write_text('{"env": {"ANTHROPIC_AUTH_TOKEN": "of-another-service"}}')
+        line = self.refusal("claude")
+        self.assertIn(f"ANTHROPIC_AUTH_TOKEN in {settings} in place of your DeepSeek key; remove it there", line)
+        self.assertNotIn("of-another", line)
+        settings.write_text(f'{{"env": {{"ANTHROPIC_AUTH_TOKEN": "{KEY}"}}}}')
+        self.assertEqual(3, self.run_command("claude").code)
 
     def test_what_cannot_be_done_is_said_with_a_remedy(self) -> None:
         for arguments, words, typed in (
