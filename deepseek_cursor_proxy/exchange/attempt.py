@@ -75,8 +75,8 @@ class Attempt:
         self.request = request
         if self._has_server_parts and not self.upstream.runs_server_tools:
             self._remove_server_tools()
-        # Whether the turns in doubt are sent as a transcript.
-        self.is_transcript = False
+        # Whether it is sent again, with a transcript in the place of the turns that the upstream refused.
+        self.is_resent_transcript = False
         # Types of tools that the upstream refused.
         self._refused_tools: tuple[str, ...] = ()
         # The request with its reasoning, and the same as it is sent, in the form of the upstream's API.
@@ -122,7 +122,7 @@ class Attempt:
         Raises MissingReasoning if the setting `missing_reasoning_strategy` rejects transcripts.
         """
         assert self.prepared is not None
-        self.is_transcript = True
+        self.is_resent_transcript = True
         if not self.api.host.requires_reasoning:
             # If the upstream answers now, it does require reasoning: what was learned about it is wrong.
             chat = self.upstream.strict_chat_api
@@ -157,8 +157,8 @@ class Attempt:
         request = use_template_roles(sort_tools(prepared.request), self.api.host, client.memory)
         self.prepared = prepared = prepared._replace(request=request)
         number, tracker, refused = client.report.number, self._tracker, self._refused_tools
-        is_transcript, divergence, has_old_tools = self.is_transcript, tracker.divergence, tracker.has_old_tools
-        client.report.emit(Restored(number, prepared, is_transcript, self.api, divergence, refused, has_old_tools))
+        is_second, divergence, has_old_tools = self.is_resent_transcript, tracker.divergence, tracker.has_old_tools
+        client.report.emit(Restored(number, prepared, is_second, self.api, divergence, refused, has_old_tools))
 
     @property
     def _has_server_parts(self) -> bool:
@@ -208,7 +208,7 @@ class Attempt:
                 self._note_sent(0)
                 return
         slot = self._acquire_slot()
-        self.response = response = services.upstream.send(destination, body, self.credential, client.peer, slot)
+        self.response = response = services.upstream_client.send(destination, body, self.credential, client.peer, slot)
         if self.has_owner_key:
             response.hide(self.credential)
         if self.request.stream:
@@ -222,7 +222,7 @@ class Attempt:
         self._sent = Sent(report.number, payload, size, time.monotonic() - self._started, self.retries, name)
 
     def _acquire_slot(self) -> Slot:
-        limit = self._services.upstream.call_limits.of(self.upstream.limit_name(self.request.model))
+        limit = self._services.upstream_client.call_limits.of(self.upstream.limit_name(self.request.model))
         started = time.monotonic()
         try:
             return limit.acquire(self._client.peer, self._client.namespace)

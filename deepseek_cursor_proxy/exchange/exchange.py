@@ -1,7 +1,7 @@
 """One generation, from a client's request to its last delta.
 
-    open       identify, look up, restore, track the chat, send       a failure is an HTTP error
-    deltas     read, add up, store, forward                           a failure is an error in the stream
+    open       identify, look up, track the chat, send (which restores)      a failure is an HTTP error
+    deltas     read, add up, store, forward                                  a failure is an error in the stream
     close      store an incomplete turn, end the call, report
 
 `_send` is the loop that all calls are made in: an attempt sends, and after a failure `Failover` returns the next one.
@@ -69,6 +69,7 @@ class Exchange:
         self._services = services
         self._report = report = client.report
         found, self._tracker = self._find(client)
+        # Codex leaves out all tools when it compacts a chat: they are put back, so that the prompt stays cached.
         if (tools := self._tracker.left_out) is not None:
             api = tools.api if tools.server_tools else client.upstream_api
             client = client._replace(chat=tools.restore(client.chat), upstream_api=api)
@@ -100,7 +101,10 @@ class Exchange:
         return found, ChatTracker(found.request, found.history, services.chats, client.upstream_api)
 
     def _send(self) -> None:
-        """Make calls until an upstream accepts one; `Failover` decides what follows a failure, or raises the error."""
+        """Make calls until an upstream accepts one; `Failover` decides what follows a failure, or raises the error.
+
+        A call that fails is judged as if nothing had been forwarded, also one that repeats a turn or its history.
+        """
         while True:
             try:
                 self._attempt.send()
@@ -156,7 +160,7 @@ class Exchange:
                 if events.batch:
                     self._has_output = True
                 if self._client.is_plain and self._reply.is_blank and not self._reply.is_finished:
-                    # Thinking so far: as long as none of it was forwarded, the request can be sent again.
+                    # Thinking so far: it is held, so that an empty turn can be repeated unseen.
                     held += events.batch
                     yield [Heartbeat()]
                 elif events.batch:
@@ -291,7 +295,7 @@ class Exchange:
             self._tracker.record_tokens(prompt)
         if is_complete:
             attempt.upstream.learn(
-                self._reply, has_thinking=attempt.request.thinking, was_transcript=attempt.is_transcript
+                self._reply, has_thinking=attempt.request.thinking, was_transcript=attempt.is_resent_transcript
             )
 
     def _finished_event(self) -> Finished:

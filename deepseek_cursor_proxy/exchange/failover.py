@@ -5,7 +5,7 @@ decide, waits if the step has a pause, and returns the attempt to send: the same
 for another key or upstream. The first row that fits counts; nothing in the table sends, waits or changes anything.
 
     failure                              if                                                     next
-    history refused, reasoning missing   no content forwarded; not sent as a transcript yet     TRANSCRIPT
+    history refused, reasoning missing   no content forwarded; not sent again for this yet       TRANSCRIPT
     any                                  a delta was forwarded; one upstream: a heartbeat       GIVE_UP
     dropped, 429, 500, 502-504           only upstream; budget left                             RETRY
     server tools refused                                                                        WITHOUT_TOOLS
@@ -132,7 +132,7 @@ class Facts(NamedTuple):
 
     output: Output = Output.NOTHING
     # Whether the history was sent as a transcript to this upstream.
-    is_transcript: bool = False
+    is_resent_transcript: bool = False
     # Whether the failure may be due to the tools that DeepSeek runs itself.
     refuses_tools: bool = False
     # Whether there is one upstream: the configuration has no tables [upstreams].
@@ -143,11 +143,11 @@ class Facts(NamedTuple):
     has_other_key: bool = False
     has_untried: bool = False
     # Whether an upstream that failed may recover, and the retry budget allows the pause before it is asked again.
-    can_begin_again: bool = False
+    can_begin_round: bool = False
 
 
 def next_step(error: ProxyError, facts: Facts) -> Next:
-    if is_reasoning_refusal(error) and not facts.is_transcript and facts.output < Output.CONTENT:
+    if is_reasoning_refusal(error) and not facts.is_resent_transcript and facts.output < Output.CONTENT:
         return Next.TRANSCRIPT
     if facts.output > (Output.NOTHING if facts.is_only else Output.HEARTBEATS):
         return Next.GIVE_UP
@@ -161,7 +161,7 @@ def next_step(error: ProxyError, facts: Facts) -> Next:
         return Next.OTHER_KEY
     if facts.has_untried:
         return Next.OTHER_UPSTREAM
-    return Next.NEW_ROUND if facts.can_begin_again else Next.GIVE_UP
+    return Next.NEW_ROUND if facts.can_begin_round else Next.GIVE_UP
 
 
 def is_reasoning_refusal(error: ProxyError) -> bool:
@@ -260,15 +260,15 @@ class Retries:
 class Failover:
     """The upstreams and keys that one request may be sent to. Used by the thread that runs it; must be ended."""
 
-    def __init__(self, request: ClientRequest, found: FoundTurns, tracker: ChatTracker, services: Services) -> None:
+    def __init__(self, client: ClientRequest, found: FoundTurns, tracker: ChatTracker, services: Services) -> None:
         """Raises a ProxyError if no upstream can serve the request."""
-        self._request = request
+        self._client = client
         self._found = found
         self._tracker = tracker
         self._services = services
-        targets, self._chat = find_targets(request, found.history.conversation, services.upstreams)
-        self._route = services.upstreams.route(self._chat.digest) if self._chat is not None else None
-        self.retries = Retries(services.config.retry_budget, lambda seconds: pause(seconds, request.peer))
+        targets, self._routed = find_targets(client, found.history.conversation, services.upstreams)
+        self._route = services.upstreams.route(self._routed.digest) if self._routed is not None else None
+        self.retries = Retries(services.config.retry_budget, lambda seconds: pause(seconds, client.peer))
         self._untried = [target for target in targets if target.upstream.has_keys]
         # The upstreams that may succeed after a pause, each with its failure.
         self._waiting: list[tuple[Target, TemporaryFailure]] = []
@@ -281,10 +281,10 @@ class Failover:
     @property
     def _is_only(self) -> bool:
         """Whether there is one upstream, that of the settings."""
-        return self._chat is None
+        return self._routed is None
 
     def first(self) -> Attempt:
-        return Attempt(self._request, self._found, self._tracker, self._target, self._services)
+        return Attempt(self._client, self._found, self._tracker, self._target, self._services)
 
     def check_key(self) -> None:
         """Raise UpstreamFailed if there is no key for any upstream."""
@@ -311,7 +311,7 @@ class Failover:
         round_pause = self.retries.pause_after(soonest)
         facts = Facts(
             output=output,
-            is_transcript=attempt.is_transcript,
+            is_resent_transcript=attempt.is_resent_transcript,
             # In an answer of one of several upstreams, the next one is asked instead.
             refuses_tools=attempt.refuses_tools(error, in_answer=in_answer) and (self._is_only or not in_answer),
             is_only=self._is_only,
@@ -319,7 +319,7 @@ class Failover:
             cause=cause,
             has_other_key=self._has_other_key,
             has_untried=bool(self._untried),
-            can_begin_again=round_pause is not None,
+            can_begin_round=round_pause is not None,
         )
         step = next_step(error, facts)
         if step is Next.RETRY:
@@ -353,22 +353,22 @@ class Failover:
         attempt.retries = len(self.retries.reasons)
         if (name := attempt.upstream.name) != before:
             self.rerouted.append(before)
-            report = self._request.report
+            report = self._client.report
             report.emit(Rerouted(report.number, before, self._failures[before], name))
         return attempt
 
     def record_acceptance(self) -> None:
         """Record that the current upstream accepted the call: the chat stays there."""
-        if self._chat is None:
+        if self._routed is None:
             return
         self._is_accepted = True
         upstream, model, lease = self._target
         if lease is not None and upstream.keys is not None:
-            upstream.keys.record_acceptance(lease.key, self._chat.kind(model))
+            upstream.keys.record_acceptance(lease.key, self._routed.kind(model))
         if upstream.breaker is not None and upstream.breaker.record_acceptance():
             self._services.observers.emit(UpstreamChanged(upstream.name, is_ready=True))
         route = ChatRoute(upstream.name, lease.key.digest if lease is not None else None)
-        self._services.upstreams.record_route(self._chat.digest, route)
+        self._services.upstreams.record_route(self._routed.digest, route)
 
     def end(self, *, was_complete: bool) -> None:
         """Release the key when the request is over."""
@@ -379,10 +379,10 @@ class Failover:
     def _use(self, target: Target) -> None:
         """Use this upstream from now on, with a key of its `key_env` if it has one, else with the request's key."""
         upstream, lease = target.upstream, None
-        if upstream.keys is not None and not upstream.keys.is_empty and self._chat is not None:
+        if upstream.keys is not None and not upstream.keys.is_empty and self._routed is not None:
             is_own = self._route is not None and self._route.upstream == upstream.name
             digest = self._route.key_digest if self._route is not None and is_own else None
-            lease = upstream.keys.take(self._chat.kind(target.model), digest)
+            lease = upstream.keys.take(self._routed.kind(target.model), digest)
         if upstream.breaker is not None and upstream.has_keys:
             upstream.breaker.begin_call()
         self._target = target._replace(lease=lease)
@@ -400,13 +400,13 @@ class Failover:
     def _has_other_key(self) -> bool:
         """Whether the current upstream is ready, and so is another key of its `key_env`."""
         upstream, model, lease = self._target
-        if lease is None or self._chat is None or upstream.keys is None or upstream.breaker is None:
+        if lease is None or self._routed is None or upstream.keys is None or upstream.breaker is None:
             return False
-        return upstream.breaker.is_ready and upstream.keys.is_ready_for(self._chat.kind(model), besides=lease.key)
+        return upstream.breaker.is_ready and upstream.keys.is_ready_for(self._routed.kind(model), besides=lease.key)
 
     def _record_failure(self, attempt: Attempt, error: ProxyError, cause: Cause | None) -> None:
         """Record what a failure says about the current upstream or its key."""
-        if cause is None or self._chat is None:
+        if cause is None or self._routed is None:
             return
         upstream, model, lease = self._target
         assert upstream.breaker is not None
@@ -416,7 +416,7 @@ class Failover:
         if cause in (Cause.UNREACHABLE, Cause.BROKEN):
             # A missing or unreadable answer may be due to what was asked.
             is_sure = cause is Cause.UNREACHABLE and isinstance(error, (ConnectionTimeout, UpstreamFailed))
-            if upstream.breaker.record_failure(self._chat.digest, is_sure=is_sure and not self._is_accepted):
+            if upstream.breaker.record_failure(self._routed.digest, is_sure=is_sure and not self._is_accepted):
                 self._services.observers.emit(change._replace(seconds=upstream.breaker.seconds_left))
         elif lease is None or upstream.keys is None:
             return
@@ -424,7 +424,7 @@ class Failover:
             # Too short to report.
             seconds = min(float(error.retry_after or _BUSY_SECONDS), _LONGEST_BUSY_SECONDS)
             upstream.keys.record_busy(lease.key, seconds)
-        elif cause.is_of_key and upstream.keys.record_refusal(lease.key, self._chat.kind(model), _REFUSED_SECONDS):
+        elif cause.is_of_key and upstream.keys.record_refusal(lease.key, self._routed.kind(model), _REFUSED_SECONDS):
             change = change._replace(seconds=_REFUSED_SECONDS, key=lease.key.digest, model=model)
             self._services.observers.emit(change)
 
@@ -432,7 +432,7 @@ class Failover:
         """The error that the client gets."""
         error = name_refusal(error)
         if isinstance(error, UpstreamRefused):
-            if error.status == 401 and self._request.is_held and self._target.lease is None:
+            if error.status == 401 and self._client.is_held and self._target.lease is None:
                 # A 401 would make users check their own key.
                 error = UpstreamFailed(
                     "DeepSeek does not accept the key of this proxy. The owner must set a valid DEEPSEEK_API_KEY, or "

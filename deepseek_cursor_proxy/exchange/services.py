@@ -61,7 +61,7 @@ class Services:
     chats: Chats
     # Saves time only; see chat_memory.
     memory: ChatMemory
-    upstream: UpstreamClient
+    upstream_client: UpstreamClient
     upstreams: Upstreams
     # Learned from answers of the upstreams, and taken over by the next ones.
     reasoning_forms: ReasoningForms
@@ -108,7 +108,7 @@ class Services:
             secret=InstallationSecret(Path(database.path), given_secret(config.secret_file)),
             chats=Chats(),
             memory=ChatMemory(),
-            upstream=client,
+            upstream_client=client,
             upstreams=Upstreams(config, forms, client.call_limits, owner_key(config, access)),
             reasoning_forms=forms,
             key_namespaces=KeyNamespaces(database),
@@ -144,7 +144,7 @@ class Services:
             self,
             config=config,
             access=access,
-            upstream=client,
+            upstream_client=client,
             upstreams=Upstreams(
                 config, self.reasoning_forms, client.call_limits, owner_key(config, access), self.upstreams
             ),
@@ -177,7 +177,7 @@ class Services:
 
     def close_upstream(self) -> None:
         """New services have taken over: running exchanges may finish, then their connections are closed."""
-        self.upstream.close()
+        self.upstream_client.close()
 
     def drain(self, seconds: float) -> None:
         for feature in self.features:
@@ -188,7 +188,7 @@ class Services:
         self.drain(0)
         for feature in reversed(self.features):
             feature.close()
-        self.upstream.close()
+        self.upstream_client.close()
 
 
 def _build_observers(config: ProxyConfig, request_log: RequestLog, features: Iterable[Feature] = ()) -> Observers:

@@ -393,18 +393,18 @@ class FoundTargets(NamedTuple):
     chat: RoutedChat | None
 
 
-def find_targets(request: ClientRequest, conversation: bytes, upstreams: Upstreams) -> FoundTargets:
+def find_targets(client: ClientRequest, conversation: bytes, upstreams: Upstreams) -> FoundTargets:
     """The upstreams for a request of this chat; raises a ProxyError if none can serve it."""
-    chat = request.chat
+    chat = client.chat
     if upstreams.only is not None:
         return FoundTargets([Target(upstreams.only, chat.model)], None)
     # Imported late: without tables nothing here needs OpenSSL.
     import hashlib
 
-    upstreams.check(chat.model, request.spend_refusal)
+    upstreams.check(chat.model, client.spend_refusal)
     digest = hashlib.sha256(conversation + chat.model.encode("utf-8", "surrogatepass")).digest()
     max_tokens = chat.params.get("max_tokens")
-    routed = RoutedChat(digest, request.namespace, request.spend_refusal is None, max_tokens)
+    routed = RoutedChat(digest, client.namespace, client.spend_refusal is None, max_tokens)
     if not (chat.server_tools or server_tools.is_forced(chat)):
         return FoundTargets(upstreams.candidates(chat.model, routed), routed)
     found = upstreams.candidates(chat.model, routed, lambda target: target.upstream.runs_server_tools)

@@ -48,20 +48,20 @@ def expect(case: Case) -> Outcome:
     untried, waiting, failed = keys.upstreams, [], set()
     has_heartbeats = has_deltas = False
     name = untried.pop(0)
-    key, is_transcript, has_search = keys.take(name), False, case.has_search
+    key, is_resent_transcript, has_search = keys.take(name), False, case.has_search
     while True:
         fault = faults.pop(0) if faults else ANSWERED
         in_answer = fault in STREAMS
         if fault != "queue full":
-            form = " ".join(["transcript"] * is_transcript + ["search"] * has_search)
+            form = " ".join(["transcript"] * is_resent_transcript + ["search"] * has_search)
             outcome.calls.append(Call(name, key, form))
         if fault == ANSWERED:
             outcome.pauses = time.pauses
             return outcome
         has_heartbeats, has_deltas = has_heartbeats or fault in HEARTBEATS, has_deltas or fault in DELTAS
         # What the same upstream is asked …
-        if fault in REFUSED_REASONING and not is_transcript and fault not in CONTENT:
-            is_transcript = True
+        if fault in REFUSED_REASONING and not is_resent_transcript and fault not in CONTENT:
+            is_resent_transcript = True
             continue
         fault = "still refused" if fault in REFUSED_REASONING else fault
         if in_answer and (has_deltas or (has_heartbeats and not has_tables)):
@@ -91,7 +91,7 @@ def expect(case: Case) -> Outcome:
                 return _end(outcome, time, (502, "upstream_error"))
             return _end(outcome, time, HELD if fault == "401" else _error(fault))
         name = untried.pop(0)
-        key, is_transcript, has_search = keys.take(name), False, case.has_search
+        key, is_resent_transcript, has_search = keys.take(name), False, case.has_search
 
 
 def _end(outcome: Outcome, time: "_Time", error: tuple[int, str]) -> Outcome:

@@ -371,7 +371,7 @@ class TestStreams(ApiTestCase):
                 read_until(sock, b"Half of it.")
             self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
             wait_until(lambda: logs.output)
-        limit = self.running.server.services().upstream.call_limits.of("deepseek-v4-pro")
+        limit = self.running.server.services().upstream_client.call_limits.of("deepseek-v4-pro")
         wait_until(lambda: limit.running_calls == 0)
 
     @each_api()

@@ -232,9 +232,9 @@ class World:
         self._stack.callback(store.close)
         services = proxy.build(self.config, store)
         self._stack.callback(services.close)
-        services.upstream.close()
+        services.upstream_client.close()
         self.call_limits = _Limits(self)
-        self.services = replace(services, upstream=self, observers=self)  # type: ignore[arg-type]
+        self.services = replace(services, upstream_client=self, observers=self)  # type: ignore[arg-type]
         if case.is_home:
             self.ask(())
 

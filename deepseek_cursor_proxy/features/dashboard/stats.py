@@ -49,7 +49,7 @@ def why_not_ready(services: Services, probes: Recent) -> list[str]:
     """The reasons; none if it is ready."""
     fault = services.reasoning_store.database.fault
     reasons = [f"the store cannot be used: {fault}"] if fault is not None else []
-    if probes.now() - services.upstream.reached_at >= _FRESH_SECONDS:
+    if probes.now() - services.upstream_client.reached_at >= _FRESH_SECONDS:
         reasons += filter(None, [probes.read("", lambda: _probe(services))])
     return reasons
 
@@ -59,7 +59,7 @@ def _probe(services: Services) -> str:
     failures = []
     for upstream in services.upstreams.all:
         try:
-            services.upstream.probe(upstream.destination(""))
+            services.upstream_client.probe(upstream.destination(""))
         except ProxyError as error:
             failures.append(error.message)
         else:
@@ -70,7 +70,7 @@ def _probe(services: Services) -> str:
 def stats(context: AdminContext) -> dict[str, Any]:
     services, now = context.services(), time.time()
     running, ended = services.request_log.running(), services.request_log.ended(limit=sys.maxsize)
-    limits, newest = services.upstream.call_limits.snapshot(), ended[0].number if ended else None
+    limits, newest = services.upstream_client.call_limits.snapshot(), ended[0].number if ended else None
     return {
         "version": __version__,
         "started_at": round(context.started_at, 3),
@@ -172,7 +172,7 @@ def metrics(context: AdminContext) -> HttpReply:
 
 
 def _gauges(context: AdminContext) -> Iterator[Metric]:
-    services, limits = context.services(), context.services().upstream.call_limits.snapshot()
+    services, limits = context.services(), context.services().upstream_client.call_limits.snapshot()
     streams = sum(request.facts.stream for request in services.request_log.running())
     yield metric("dcp_streams_in_flight", "Streamed answers that are running.", streams)
     calls = sum(limit.running_calls for limit in limits.values())

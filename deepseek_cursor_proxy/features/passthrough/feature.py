@@ -87,8 +87,8 @@ def relay(
     finish = partial(_finish, report, destination.name)
     wants_stream = request.api.last_event is not None and request.body.get("stream") is True
     try:
-        slot = services.upstream.call_limits.of(setting).acquire(request.peer, report.caller)
-        response = services.upstream.send_to(destination, request.raw, credential, request.peer, slot)
+        slot = services.upstream_client.call_limits.of(setting).acquire(request.peer, report.caller)
+        response = services.upstream_client.send_to(destination, request.raw, credential, request.peer, slot)
         finish = partial(finish, may_cost=response.status < 400)
         # The key is the owner's: the client must not read it in the response.
         response.hide(credential)

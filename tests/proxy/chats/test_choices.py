@@ -118,7 +118,7 @@ class TestChoices(SocketTestCase):
                 # Midway it depends on whether the others were accepted by then.
                 self.assertIn(got, (status,) if status else (200, 502))
                 self.assertIn(b'"error"', body)
-                limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
+                limit = proxy.server.services().upstream_client.call_limits.of("deepseek-v4-pro")
                 self.assertEqual(0, limit.running_calls)
 
     def test_a_client_that_disconnects_ends_the_calls_of_all_choices(self) -> None:
@@ -186,5 +186,5 @@ class TestChoices(SocketTestCase):
                 with self.subTest(room, stream=stream), mock.patch.object(threading.Thread, "start", limited):
                     sock = self.connect(proxy, {**BODY, "stream": stream})
                     self.assertIn(b"no room for that many answers", read_reply(sock)[2])
-                    limits = proxy.server.services().upstream.call_limits
+                    limits = proxy.server.services().upstream_client.call_limits
                     self.assertEqual(0, limits.of("deepseek-v4-pro").running_calls)

@@ -148,7 +148,7 @@ class TestSlots(FaultTestCase):
         held: list[int] = []
 
         def pause_after(*_: object) -> None:
-            held.append(proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running_calls)
+            held.append(proxy.server.services().upstream_client.call_limits.of("deepseek-v4-pro").running_calls)
 
         with mock.patch("deepseek_cursor_proxy.exchange.failover.Retries.pause_after", pause_after):
             for number in range(len(endings)):
@@ -175,7 +175,7 @@ class TestSlots(FaultTestCase):
         first = self.connect(proxy, _body(0))
         wait_until(lambda: len(upstream.requests) == 1)
         second = self.connect(proxy, _body(0))
-        limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
+        limit = proxy.server.services().upstream_client.call_limits.of("deepseek-v4-pro")
         wait_until(lambda: len(limit._queue) == 1)
         second.close()
         wait_until(lambda: len(limit._queue) == 0)
@@ -199,7 +199,7 @@ class TestSlots(FaultTestCase):
         for reply in replies:
             self.assertEqual(200, reply.status)
             self.assertEqual(3 * len(TEXT), len(reply.text))
-        self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running_calls)
+        self.assertEqual(0, proxy.server.services().upstream_client.call_limits.of("deepseek-v4-pro").running_calls)
 
     def test_many_callers_share_a_few_slots(self) -> None:
         settings = {"max_upstream_calls": 3, "queue_timeout": PATIENCE, "retry_budget": 1}
@@ -208,7 +208,7 @@ class TestSlots(FaultTestCase):
             replies = list(pool.map(lambda _: self.ask(self.connect(proxy)), range(width(24, 96))))
         self.assertEqual({WHOLE}, {reply.verdict for reply in replies})
         self.assertLessEqual(upstream.connections, 3)
-        self.assertEqual(0, proxy.server.services().upstream.call_limits.of("deepseek-v4-pro").running_calls)
+        self.assertEqual(0, proxy.server.services().upstream_client.call_limits.of("deepseek-v4-pro").running_calls)
 
 
 class TestMemory(FaultTestCase):

@@ -63,7 +63,7 @@ class TestWaitingRequests(hostile.HostileTestCase):
     def test_calls_in_the_queue_for_slots(self) -> None:
         self.upstream(self.hold_back)
         with self.waiting(request_bytes(STREAM), max_upstream_calls=1, queue_timeout=MUCH_PATIENCE) as (proxy, socks):
-            limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
+            limit = proxy.server.services().upstream_client.call_limits.of("deepseek-v4-pro")
             wait_until(lambda: (limit.running_calls, limit.queued_calls) == (1, self.count - 1))
             self.fake.release.set()
             self.assert_answered(socks)
@@ -125,7 +125,7 @@ class TestWaitingRequests(hostile.HostileTestCase):
         socks = self.open_crowd(proxy, count, request_bytes(STREAM))
         for _ in range(calls):
             self.fake.stalls.get(timeout=MUCH_PATIENCE)
-        limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
+        limit = proxy.server.services().upstream_client.call_limits.of("deepseek-v4-pro")
         wait_until(lambda: limit.queued_calls == 0, MUCH_PATIENCE)
         self.fake.release.set()
         replies: list[RawReply] = [read_reply(sock) for sock in socks]

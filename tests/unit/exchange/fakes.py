@@ -94,7 +94,7 @@ class ExchangeTestCase(TestCase):
         self.upstream = FakeUpstream(*answers)
         services = Services.build(ProxyConfig(**{"retry_budget": 0, **settings}), self.store)
         self.addCleanup(services.close)
-        return replace(services, upstream=self.upstream, observers=self)  # type: ignore[arg-type]
+        return replace(services, upstream_client=self.upstream, observers=self)  # type: ignore[arg-type]
 
     def request(
         self, services: Services, *, stream: bool = True, messages: Sequence[Any] = (), **fields: Any

@@ -43,7 +43,7 @@ class TestFailover(ExchangeTestCase):
 
     def test_a_refusal_inside_an_answer_is_repaired_only_before_any_content(self) -> None:
         exchange = self.open(FakeResponse())
-        self.assertTrue(self.after(exchange, UpstreamFailed(MISSING), Output.DELTAS).is_transcript)
+        self.assertTrue(self.after(exchange, UpstreamFailed(MISSING), Output.DELTAS).is_resent_transcript)
         with self.assertRaises(UpstreamFailed) as caught:
             self.after(exchange, UpstreamFailed(MISSING), Output.CONTENT)
         self.assertEqual("reasoning_refused", caught.exception.code)

@@ -75,8 +75,8 @@ class TestTable(unittest.TestCase):
                 SEVERAL: Next.TRANSCRIPT,
                 ONE._replace(output=Output.DELTAS): Next.TRANSCRIPT,
                 ONE._replace(output=Output.CONTENT): Next.GIVE_UP,
-                ONE._replace(is_transcript=True): Next.GIVE_UP,
-                SEVERAL._replace(is_transcript=True, cause=Cause.OTHER, has_untried=True): Next.OTHER_UPSTREAM,
+                ONE._replace(is_resent_transcript=True): Next.GIVE_UP,
+                SEVERAL._replace(is_resent_transcript=True, cause=Cause.OTHER, has_untried=True): Next.OTHER_UPSTREAM,
             }
             self.assert_rows(error, rows)
 
@@ -117,14 +117,14 @@ class TestTable(unittest.TestCase):
 
     def test_when_all_were_asked_those_that_may_recover_are_asked_again_within_the_budget(self) -> None:
         rows = {
-            SEVERAL._replace(can_begin_again=True): Next.NEW_ROUND,
-            SEVERAL._replace(can_begin_again=True, has_untried=True): Next.OTHER_UPSTREAM,
+            SEVERAL._replace(can_begin_round=True): Next.NEW_ROUND,
+            SEVERAL._replace(can_begin_round=True, has_untried=True): Next.OTHER_UPSTREAM,
             SEVERAL: Next.GIVE_UP,
         }
         self.assert_rows(SILENT, rows)
 
     def test_a_refusal_that_others_would_repeat_is_the_answer(self) -> None:
-        everything = SEVERAL._replace(has_other_key=True, has_untried=True, can_begin_again=True)
+        everything = SEVERAL._replace(has_other_key=True, has_untried=True, can_begin_round=True)
         self.assert_rows(refused(422), {everything._replace(cause=None): Next.GIVE_UP})
 
 

@@ -195,7 +195,7 @@ class HealthTest(AdminCase):
         proxy = self.admin_proxy()
         admin = self.admin(proxy)
         self.assertEqual(200, self.round_trip(proxy, chat_body()).status)
-        with mock.patch.object(type(proxy.server.services().upstream), "probe", side_effect=AssertionError):
+        with mock.patch.object(type(proxy.server.services().upstream_client), "probe", side_effect=AssertionError):
             self.assertEqual(200, self.get(admin, "/readyz").status)
 
 

@@ -116,7 +116,7 @@ class MetricsTest(AdminCase):
         admin = self.admin(proxy)
         self.get(admin, "/metrics")
         self.round_trip(proxy, chat_body())
-        limits = proxy.server.services().upstream.call_limits
+        limits = proxy.server.services().upstream_client.call_limits
         for number in range(60):
             limits.of(f'odd "\ud800 {number}')
         text = self.get(admin, "/metrics").body.decode()

@@ -324,7 +324,7 @@ class TestClientsThatLeave(LimitsTestCase):
 
     def test_a_client_that_leaves_the_queue_pays_nothing(self) -> None:
         proxy = self.limited(keys={"ann": {"key": ANN, "usd_per_day": 1}}, max_upstream_calls=1)
-        limits = proxy.server.services().upstream.call_limits
+        limits = proxy.server.services().upstream_client.call_limits
         for model, name in (("deepseek-v4-pro", "deepseek-v4-pro"), (PASSED, f'[passthrough."{PASSED}"]')):
             with self.subTest(model):
                 limit = limits.of(name)
@@ -340,7 +340,7 @@ class TestClientsThatLeave(LimitsTestCase):
         self.fake.answer(Answer(content="x"), Answer(content="y" * 900, piece=100, stall_after=9))
         with self.connect(proxy, CHAT.request(key=ANN, n=2, stream=True)) as sock:
             read_until(sock, b"yyy")
-            limit = proxy.server.services().upstream.call_limits.of("deepseek-v4-pro")
+            limit = proxy.server.services().upstream_client.call_limits.of("deepseek-v4-pro")
             wait_until(lambda: (len(self.fake.seen), limit.running_calls) == (2, 1))
         wait_until(lambda: self.used(proxy, "usd_per_day").spent > 0)
         self.assertLess(200 * 1000, self.used(proxy, "usd_per_day").spent)
@@ -411,7 +411,7 @@ class TestFairShares(LimitsTestCase):
                 upstream.answer(*[Answer(content="xxx", stall_after=2)] * 9)
                 for _ in range(10):
                     self.connect(proxy, CHAT.request(key=ANN, model=model, stream=True))
-                limits = proxy.server.services().upstream.call_limits
+                limits = proxy.server.services().upstream_client.call_limits
                 wait_until(lambda limits=limits: [each.queued_calls for each in limits.snapshot().values()] == [1])  # type: ignore[misc]
                 for _ in range(9):
                     upstream.stalls.get(timeout=PATIENCE)

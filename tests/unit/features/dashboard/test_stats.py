@@ -33,7 +33,7 @@ class ReadinessTest(unittest.TestCase):
         self.upstreams = SimpleNamespace(all=(SimpleNamespace(destination=lambda path: f"one{path}"),))
         self.services: Any = SimpleNamespace(
             upstreams=self.upstreams,
-            upstream=self.upstream,
+            upstream_client=self.upstream,
             reasoning_store=SimpleNamespace(database=self.database),
         )
         self.probes = Recent(10.0, lambda: self.now)
