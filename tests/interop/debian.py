@@ -26,6 +26,9 @@ def unpacked(name: str, *packages: str) -> Path:
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise unittest.SkipTest(f"{name} is not on the PATH, and there is no apt to get {packages[0]} with")
     place = Path(unittest.enterModuleContext(TemporaryDirectory(prefix="debian-")))
+    # Another module unpacks them anew.
+    unittest.addModuleCleanup(program.cache_clear)
+    unittest.addModuleCleanup(unpacked.cache_clear)
     try:
         for package in packages:
             _run(["apt-get", "download", "-qq", package], place)

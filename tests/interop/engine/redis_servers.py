@@ -37,6 +37,7 @@ def _program() -> tuple[str, dict[str, str]]:
     if path is not None:
         return path, {}
     root = debian.unpacked("redis-server", *_PACKAGES)
+    unittest.addModuleCleanup(_program.cache_clear)
     libraries = os.pathsep.join(str(each) for each in root.glob("usr/lib/*-linux-*"))
     return str(root / "usr" / "bin" / "redis-server"), {"LD_LIBRARY_PATH": libraries}
 

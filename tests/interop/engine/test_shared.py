@@ -12,7 +12,9 @@ from tests.laws.test_protocols import CALLERS, Visible
 from tests.proxy.features.redis import test_several_proxies, test_shared_limits
 from tests.support.apis import APIS
 from tests.support.generated_conversations import Conversation
-from tests.unit.features.redis import test_limits, test_reasonings, test_responses, test_state
+from tests.unit.features.keys import test_shared as test_limits
+from tests.unit.features.redis import test_reasonings, test_state
+from tests.unit.features.responses import test_shared as test_responses
 
 # A lookup is tried twice, a write once, each perhaps after a connect; a request has a few of them before the breaker
 # opens, and the fake answers at once.
@@ -73,7 +75,6 @@ _ON_A_CLUSTER = (
     "test_engine_and_file_return_the_same_after_any_sequence_of_entries",
     "test_what_one_instance_records_another_finds_oldest_first",
     "test_two_instances_return_what_one_file_returns_after_any_sequence_of_calls",
-    "test_many_requests_at_once_spend_a_budget_once",
     "test_every_reasoning_is_restored_although_each_request_goes_to_another_proxy",
     "test_a_chain_of_responses_continues_at_another_proxy",
 )
