@@ -135,6 +135,7 @@ class Exchange:
                     if self._reply.is_finished:
                         break
                     self._attempt = self._failover.after(self._attempt, error, self._output, in_answer=True)
+                    self._begin_answer()
                     self._send()
             self._end = COMPLETED
         except BaseException as error:
@@ -159,8 +160,7 @@ class Exchange:
                     self._store(events.batch)
                 if events.batch:
                     self._has_output = True
-                if self._client.is_plain and self._reply.is_blank and not self._reply.is_finished:
-                    # Thinking so far: it is held, so that an empty turn can be repeated unseen.
+                if self._is_held:
                     held += events.batch
                     yield [Heartbeat()]
                 elif events.batch:
@@ -215,6 +215,10 @@ class Exchange:
         """Forget an empty turn before the request is sent again; its usage counts."""
         self._attempt.close(was_complete=True)
         self._discarded = self._reply.usage or {}
+        self._begin_answer()
+
+    def _begin_answer(self) -> None:
+        """Forget what was read: none of it was forwarded, and the request is sent again."""
         self._reply = reply = Reply()
         self._recorder = TurnRecorder(reply, self._services.reasoning_store, self._client.namespace)
 
@@ -241,8 +245,15 @@ class Exchange:
             attempt.response.end_soon()
 
     @property
+    def _is_held(self) -> bool:
+        """Whether the client of a plain answer gets nothing yet: while DeepSeek only thinks, it may be asked again."""
+        return self._client.is_plain and self._reply.is_blank and not self._reply.is_finished
+
+    @property
     def _output(self) -> Output:
         """What of the answer was forwarded."""
+        if self._is_held:
+            return Output.NOTHING
         if not self._reply.is_empty:
             return Output.CONTENT
         if self._first_delta is not None:

@@ -12,7 +12,7 @@ from deepseek_cursor_proxy.features.traces.trace import explain
 from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.fake_deepseek.leaks import FORMS, Form, leak
-from tests.support.apis import CHAT, Api, ApiTestCase, each_form
+from tests.support.apis import APIS, CHAT, Api, ApiTestCase, each_form
 from tests.support.harness import RunningProxy
 from tests.support.polling import wait_until
 from tests.support.width import width
@@ -127,6 +127,17 @@ class TestEmptyTurns(BrokenTurnsTestCase):
                 self.fake.answer(first, HEALTHY)
                 self.ask(self.proxy(**settings), CHAT, stream=stream)
                 self.assertEqual(1, len(self.fake.seen))
+
+    def test_a_plain_answer_that_breaks_while_it_thinks_is_asked_for_again(self) -> None:
+        for api in APIS:
+            with self.subTest(api.name):
+                self.fake.forget()
+                proxy, broken = self.proxy(retry_budget=5), replace(HEALTHY, reasoning="I read one.", cut_after=4)
+                self.fake.answer(broken, HEALTHY)
+                self.loop(proxy, api, [api.user("Read them.")], stream=False)
+                self.assertEqual(3, len(self.fake.seen))
+                [message] = [each for each in self.fake.accepted[-1]["messages"] if each["role"] == "assistant"]
+                self.assertEqual("I read both.", message["reasoning_content"])
 
     def test_an_error_of_the_second_call_is_the_answer(self) -> None:
         self.fake.answer(EMPTY, Failure(400, "No."))
