@@ -12,7 +12,6 @@ A request passes this list from the top, its reply from the bottom; no folder im
     protocols   the JSON of clients <-> the canonical conversation
     reasoning   identify a turn, restore its reasoning, show it, strip it again; compare a chat with its last request
     upstream    calls to DeepSeek: connect, pool, limit, read the response
-    tokens      counting prompt tokens
     storage     one SQLite file: reasonings, learned values
     deepseek    what DeepSeek accepts and sends; errors, model names, prices
     net, http1  waiting on sockets; HTTP as bytes

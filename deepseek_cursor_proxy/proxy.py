@@ -44,6 +44,7 @@ ADMIN_ROUTES = (
 # Opened and started in this order, closed in the reverse order; `redis` first, because the others share by it.
 FEATURES = (
     "redis",
+    "tokens",
     "usage",
     "keys",
     "responses",

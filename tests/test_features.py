@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.systems import ROOT
 from tests.support.width import width
-from tests.test_architecture import FEATURES
+from tests.test_architecture import FEATURES, NEEDED
 
 # What the core promises: the canonical loop, recovery, 409, display, stored before the end; who finds what.
 WALKTHROUGHS = ("tests.proxy.test_walkthrough", "tests.proxy.access.test_isolation")
@@ -27,7 +27,8 @@ class FeaturesTest(unittest.TestCase):
         shutil.copytree(ROOT / "tests", self.root / "tests", ignore=ignored)
 
     def take_away(self, *features: str) -> None:
-        """As `proxy.py` says: the folder, and the lines that name it."""
+        """As `proxy.py` says: the folder, and the lines that name it; and the features that need one of these."""
+        features = tuple(each for each in FEATURES if {each, *(NEEDED & {*FEATURES[each].split()})} & {*features})
         for feature in features:
             shutil.rmtree(self.package / "features" / feature)
         root = self.package / "proxy.py"

@@ -30,7 +30,6 @@ from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.learned import KeyNamespaces, ReasoningForms
 from deepseek_cursor_proxy.storage.private_files import InstallationSecret, given_secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.tokens.counter import TokenCounter
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ class Services:
     reasoning_forms: ReasoningForms
     key_namespaces: KeyNamespaces
     prices: PriceList
-    counter: TokenCounter
     # Rebuilt at SIGHUP; an observer that must survive, or that an endpoint reads, is a field of its own.
     observers: Observers
     request_log: RequestLog
@@ -113,7 +111,6 @@ class Services:
             reasoning_forms=forms,
             key_namespaces=KeyNamespaces(database),
             prices=PriceList(config),
-            counter=TokenCounter(config),
             observers=_build_observers(config, request_log),
             request_log=request_log,
             numbers=itertools.count(1),

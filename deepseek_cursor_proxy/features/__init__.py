@@ -11,6 +11,7 @@ table in `tests/test_architecture.py` says so.
     response_cache  repeated questions answered without a call
     usage           the ledger of requests and costs, its sums, the balance of the account
     keys            named keys, their limits and groups
+    tokens          counting the tokens of a prompt; other features need it
     redis           what several proxies share on Redis or Valkey
     dashboard       a second listener for the owner: the page, metrics, health
     traces          a file per request, and what explains it

@@ -11,8 +11,8 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from deepseek_cursor_proxy.tokens.bpe import _LETTERS, Splitter
-from tests.unit.tokens.test_estimate import REAL
+from deepseek_cursor_proxy.features.tokens.bpe import _LETTERS, Splitter
+from tests.unit.features.tokens.test_estimate import REAL
 
 PATTERNS = (
     r"\p{N}{1,3}",

@@ -18,8 +18,8 @@ from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import ModelNotAllowed
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.features.keys.limits import BILLION, Admission, Estimate, Limiter
+from deepseek_cursor_proxy.features.tokens.estimate import estimate_roughly
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.tokens.estimate import estimate_roughly
 
 # Less than the longest answer of any model of DeepSeek's, and more than most answers.
 _UNKNOWN_ANSWER = 4096

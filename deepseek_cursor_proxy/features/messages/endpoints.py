@@ -18,6 +18,7 @@ from deepseek_cursor_proxy.features.messages.writer import (
     PlainMessageWriter,
     failure_event,
 )
+from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
@@ -58,7 +59,7 @@ class MessagesEndpoint(GenerationEndpoint):
     def _count_tokens(self, client: ClientRequest) -> HttpReply:
         services = self._services
         message = parse(client.body, services.config, self._sealer(client), client.memory, needs_limit=False)
-        return HttpReply.json({"input_tokens": services.counter.count(message.request)})
+        return HttpReply.json({"input_tokens": services.get(TokenCounter).count(message.request)})
 
     def _sealer(self, client: ClientRequest) -> Sealer:
         return Sealer(self._services.secret.read(), client.namespace)

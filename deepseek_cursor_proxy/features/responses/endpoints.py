@@ -34,6 +34,7 @@ from deepseek_cursor_proxy.features.responses.writer import (
     SummaryWriter,
     failure_event,
 )
+from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.json_codec import Json, encode_json
@@ -99,7 +100,7 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
         return stream_reply(exchange, _cancel_if_left(events, writer))
 
     def _count_tokens(self, client: ClientRequest) -> HttpReply:
-        count = self._services.counter.count(self._plan(client, client.body).client.chat)
+        count = self._services.get(TokenCounter).count(self._plan(client, client.body).client.chat)
         return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
 
     def _compact(self, client: ClientRequest) -> HttpReply:

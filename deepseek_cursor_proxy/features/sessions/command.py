@@ -22,10 +22,10 @@ from deepseek_cursor_proxy.features.sessions import export
 from deepseek_cursor_proxy.features.sessions.feature import sessions_path
 from deepseek_cursor_proxy.features.sessions.store import SessionStore
 from deepseek_cursor_proxy.features.sessions.trajectory import Node, Session, reasoning_of
+from deepseek_cursor_proxy.features.tokens.bpe import BpeTokenizer, read_tokenizer
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage import private_files
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer, read_tokenizer
 
 # Nodes between two updates of the progress on a terminal.
 _NODES_PER_UPDATE = 20

@@ -17,6 +17,7 @@ from deepseek_cursor_proxy.features.sessions import export, rendering
 from deepseek_cursor_proxy.features.sessions.export import node_json, prompt_json, session_json
 from deepseek_cursor_proxy.features.sessions.feature import Sessions
 from deepseek_cursor_proxy.features.sessions.trajectory import Session, SessionOptions, message_json
+from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.json_codec import Json, bad_field, decode_json_object, encode_json, optional, too_long
 from deepseek_cursor_proxy.protocols.request import parse
@@ -63,7 +64,7 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def nodes(self, request: HttpRequest, session: str) -> HttpReply:
         stored = self._find(request, session)
-        tokenizer = self._services.counter.load_tokenizer()
+        tokenizer = self._services.get(TokenCounter).load_tokenizer()
 
         def pieces() -> Pieces:
             yield b'{"nodes":['
@@ -78,7 +79,7 @@ class SessionsEndpoint(GenerationEndpoint):
         (form,) = parse_qs(request.query).get("format", ["openai"])[-1:]
         if form not in export.FORMATS:
             raise BadRequest(f"format is {', '.join(export.FORMATS)}.", param="format")
-        tokenizer = self._services.counter.load_tokenizer() if form == "nodes" else None
+        tokenizer = self._services.get(TokenCounter).load_tokenizer() if form == "nodes" else None
         lines = export.lines(self._sessions.nodes(stored.uuid), form, export.Filter(), tokenizer)
         return HttpReply(200, lines, (("Content-Type", "application/jsonl; charset=utf-8"),))
 
@@ -100,7 +101,7 @@ class SessionsEndpoint(GenerationEndpoint):
         chat = parse(client.body, services.config, client.memory)
         prepared = prepare_request(client.namespace, chat, services)
         messages = [message_json(message) for message in prepared.messages]
-        return HttpReply.json(prompt_json(messages, list(prepared.tools), services.counter.load_tokenizer()))
+        return HttpReply.json(prompt_json(messages, list(prepared.tools), services.get(TokenCounter).load_tokenizer()))
 
     def _find(self, request: HttpRequest, session: str) -> Session:
         caller = self.admit(request).namespace

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.features.sessions import rendering
 from deepseek_cursor_proxy.features.sessions.trajectory import Json, Node, Session
-from deepseek_cursor_proxy.tokens.estimate import estimate_text
+from deepseek_cursor_proxy.features.tokens.estimate import estimate_text
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
+    from deepseek_cursor_proxy.features.tokens.bpe import BpeTokenizer
 
 _SHAREGPT_ROLES = {"system": "system", "user": "human", "assistant": "gpt", "tool": "tool"}
 

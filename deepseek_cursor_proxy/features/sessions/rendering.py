@@ -28,7 +28,7 @@ from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object, object_in
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
+    from deepseek_cursor_proxy.features.tokens.bpe import BpeTokenizer
 
 HERMES = "hermes"
 END_MARK = "<|im_end|>"

@@ -7,7 +7,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.features.sessions import rendering
-from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
+from deepseek_cursor_proxy.features.tokens.bpe import BpeTokenizer
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
 TOOL = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": {"type": "object"}}}

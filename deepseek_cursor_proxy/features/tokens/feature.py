@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Memo
+from deepseek_cursor_proxy.exchange.feature import Feature
+from deepseek_cursor_proxy.features.tokens.estimate import count_prompt, estimate_prompt
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
+    from deepseek_cursor_proxy.exchange.services import Services
+    from deepseek_cursor_proxy.features.tokens.bpe import BpeTokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +28,10 @@ _BYTES_PER_TEXT = 170
 _MAX_BYTES_OF_TEXTS = 2 * 1024 * 1024
 
 
-class TokenCounter:
+class TokenCounter(Feature):
     """Called by any thread. The lock protects the start of the loader."""
+
+    name = "tokens"
 
     def __init__(self, config: ProxyConfig) -> None:
         """Opens no file."""
@@ -61,7 +65,7 @@ class TokenCounter:
 
     def _load(self, path: Path) -> None:
         # Imported here because most proxies have no tokenizer file and are smaller without.
-        from deepseek_cursor_proxy.tokens.bpe import read_tokenizer
+        from deepseek_cursor_proxy.features.tokens.bpe import read_tokenizer
 
         try:
             self._tokenizer = read_tokenizer(path)
@@ -79,3 +83,7 @@ class TokenCounter:
             count = self._tokenizer.count(text)
             self._texts.put(key, count)
         return count
+
+
+def open(services: "Services") -> "Services":
+    return services.add(TokenCounter(services.config))

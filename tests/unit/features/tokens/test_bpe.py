@@ -8,10 +8,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer, Splitter, UnsupportedTokenizer
-from tests.unit.tokens.test_estimate import REAL
+from deepseek_cursor_proxy.features.tokens.bpe import BpeTokenizer, Splitter, UnsupportedTokenizer
+from tests.unit.features.tokens.test_estimate import REAL
 
-WIRE = Path(__file__).parents[2] / "wire"
+WIRE = Path(__file__).parents[3] / "wire"
 DOCUMENT: dict[str, Any] = json.loads((WIRE / "tokenizer.json").read_text(encoding="utf-8"))
 VECTORS = json.loads((WIRE / "tokenizer_vectors.json").read_text(encoding="utf-8"))
 

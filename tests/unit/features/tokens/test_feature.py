@@ -6,14 +6,14 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.tokens import counter as counter_module
-from deepseek_cursor_proxy.tokens.bpe import BpeTokenizer
-from deepseek_cursor_proxy.tokens.counter import TokenCounter
-from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt
+from deepseek_cursor_proxy.features.tokens import feature as counter_module
+from deepseek_cursor_proxy.features.tokens.bpe import BpeTokenizer
+from deepseek_cursor_proxy.features.tokens.estimate import count_prompt, estimate_prompt
+from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from tests.support.harness import PATIENCE
 from tests.support.histories import user
-from tests.unit.tokens.test_bpe import DOCUMENT, WIRE
-from tests.unit.tokens.test_estimate import REAL
+from tests.unit.features.tokens.test_bpe import DOCUMENT, WIRE
+from tests.unit.features.tokens.test_estimate import REAL
 
 LONG = ChatRequest("flash", "deepseek-flash", tuple(user(text * 20) for text in REAL))
 GUESS = estimate_prompt(LONG)

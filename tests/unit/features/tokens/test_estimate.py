@@ -3,7 +3,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
-from deepseek_cursor_proxy.tokens.estimate import count_prompt, estimate_prompt, estimate_text
+from deepseek_cursor_proxy.features.tokens.estimate import count_prompt, estimate_prompt, estimate_text
 from tests.support.histories import TOOLS, assistant, result, user
 
 PROSE = (
