@@ -49,6 +49,7 @@ FEATURES = (
     "keys",
     "responses",
     "web_search",
+    "written_calls",
     "passthrough",
     "sessions",
     "status_line",

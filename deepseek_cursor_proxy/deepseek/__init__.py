@@ -6,7 +6,7 @@
     apis/                its three APIs: requests as bodies, answers and events as deltas
     usage                figures in its answers: tokens and log probabilities
     prices               what tokens cost and when: its table, peak hours, the settings; the Cost of a request
-    tools/               names and schemas of tools that it accepts, calls in its answers, forced calls
+    tools/               names and schemas of tools that it accepts, tools that it runs itself
     hosts                how other hosts of its models differ
     model_names          the models it serves; model_resolver: what a client's name means
     error_messages       adds the remedy to its errors

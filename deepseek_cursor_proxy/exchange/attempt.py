@@ -22,11 +22,10 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, with_server_tools
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read, read_own_names, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import is_overflow
@@ -34,7 +33,7 @@ from deepseek_cursor_proxy.deepseek.history_repair import use_template_roles
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.exchange.client_request import ClientRequest
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, WrittenCalls
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Target
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
@@ -44,9 +43,6 @@ from deepseek_cursor_proxy.reasoning.chats import ChatTracker, sort_tools
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, PreparedRequest, prepare
 from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.response import StreamedResponse, UpstreamResponse
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
 
 UpstreamEvents = Generator[ParsedEvents, None, None]
 
@@ -249,7 +245,8 @@ class Attempt:
         """The events of the response."""
         assert self.response is not None
         request = self.request
-        self.written_calls = written = self._open_written_calls()
+        open_written_calls = self._services.open_written_calls
+        self.written_calls = written = open_written_calls(self._services, self._client, request, self.upstream)
         if isinstance(self.response, UpstreamResponse) and not request.stream:
             # The first wait for DeepSeek may be long.
             self.record_sent()
@@ -268,31 +265,12 @@ class Attempt:
         """The client's names of the tools that are sent under others."""
         return {sent: name for name, sent in self.request.sent_names.items()}
 
-    def _read_answer(self, written: "WrittenCalls | None", body: Mapping[str, Any]) -> list[Delta]:
+    def _read_answer(self, written: WrittenCalls | None, body: Mapping[str, Any]) -> list[Delta]:
         assert self.api.read_answer is not None
         deltas = self.api.read_answer(body)
         if written is not None:
             deltas = [converted for delta in deltas for converted in written.convert(delta, is_whole=True)]
         return [restore_names(delta, self._own_names) for delta in deltas] if self.request.sent_names else deltas
-
-    def _open_written_calls(self) -> "WrittenCalls | None":
-        """The converter of calls that the model writes as text; None if this answer is not searched for any."""
-        request, upstream = self.request, self.upstream
-        if not request.tools or request.tool_choice == "none":
-            return None
-        wants_hermes = self._client.reads_written_calls
-        with_markup = wants_hermes or self._services.config.repair_turns != "off"
-        if not with_markup and not rules.is_forced(request.tool_choice):
-            return None
-        from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
-
-        return WrittenCalls(
-            request,
-            chat_api.new_call_id,
-            upstream.record_structured_call,
-            with_markup=with_markup,
-            with_hermes=wants_hermes or (with_markup and upstream.may_write_calls),
-        )
 
 
 def read_stream(response: StreamedResponse, read: Read, record_sent: Callable[[], None]) -> UpstreamEvents:

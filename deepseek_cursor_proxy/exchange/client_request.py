@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
-from deepseek_cursor_proxy.conversation import ChatRequest, Reply
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply, ToolCall
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import Read
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, TooManyAttempts
@@ -174,6 +174,17 @@ class AnswerCache(Protocol):
     def find(self, caller: bytes, url: str, body: bytes) -> "StreamedResponse | None": ...
     def wrap(self, read: Read) -> Read: ...
     def store_answer(self, reply: Reply, tokens: Tokens | None, cost: Cost | None) -> None: ...
+
+
+class WrittenCalls(Protocol):
+    """Converts the calls of one answer that the model wrote as text."""
+
+    # Those that it converted, and the text as it came.
+    calls: list[ToolCall]
+    markup: list[str]
+
+    def read(self, read: Read, data: bytes) -> ParsedEvents: ...
+    def convert(self, delta: Delta, *, is_whole: bool = False) -> list[Delta]: ...
 
 
 class RelayedApi(NamedTuple):

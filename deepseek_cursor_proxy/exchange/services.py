@@ -18,9 +18,9 @@ from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.model_names import vision_model
 from deepseek_cursor_proxy.deepseek.prices import PriceList
-from deepseek_cursor_proxy.exchange.client_request import Admission, ClientRequest, RequestReport
+from deepseek_cursor_proxy.exchange.client_request import Admission, ClientRequest, RequestReport, WrittenCalls
 from deepseek_cursor_proxy.exchange.feature import Feature
-from deepseek_cursor_proxy.exchange.upstreams import Upstreams
+from deepseek_cursor_proxy.exchange.upstreams import Upstream, Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Observers
 from deepseek_cursor_proxy.observers.request_log import RequestLog
@@ -89,6 +89,10 @@ class Services:
     # The reply of another upstream, if the model of the body is its.
     relay: "Callable[[Services, ClientRequest, RelayedApi, bytes], HttpReply | None]" = (
         lambda services, client, api, raw: None
+    )
+    # The converter of the calls that a model writes as text, for an answer that is searched for any.
+    open_written_calls: "Callable[[Services, ClientRequest, ChatRequest, Upstream], WrittenCalls | None]" = (
+        lambda services, client, request, upstream: None
     )
     # By the API of the client, that of DeepSeek which runs searches for it.
     search_apis: Mapping[str, UpstreamApi] = field(default_factory=dict)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Reply, ToolCall
-from deepseek_cursor_proxy.deepseek.tools.call_markup import find_call
-from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
+from deepseek_cursor_proxy.features.written_calls.call_markup import find_call
+from deepseek_cursor_proxy.features.written_calls.converter import WrittenCalls
 from tests.support.generated_answers import parts
 from tests.support.width import width
 

@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.rules import is_forced
 from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.deepseek.tools.call_markup import (
+from deepseek_cursor_proxy.features.written_calls.call_markup import (
     MARKUP,
     NO_MARKERS,
     WITH_HERMES,

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply, ServerDelta, ServerPiece
-from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
+from deepseek_cursor_proxy.features.written_calls.converter import WrittenCalls
 from tests.fake_deepseek.leaks import FORMS, HERMES, Arguments, some_text
 from tests.support.width import width
-from tests.unit.deepseek.tools.test_written_calls import Answer, chunk, plain, streamed
+from tests.unit.features.written_calls.test_converter import Answer, chunk, plain, streamed
 
 PROPERTIES = {
     "path": {"type": "string"},

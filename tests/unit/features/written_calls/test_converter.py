@@ -10,7 +10,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Reply
 from deepseek_cursor_proxy.deepseek.apis.chat_api import chunk_delta
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, read_completion
-from deepseek_cursor_proxy.deepseek.tools.written_calls import WrittenCalls
+from deepseek_cursor_proxy.features.written_calls.converter import WrittenCalls
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.support.chunks import written_chunk, written_completion
