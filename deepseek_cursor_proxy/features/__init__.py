@@ -17,6 +17,8 @@ table in `tests/test_architecture.py` says so.
     dashboard       a second listener for the owner: the page, metrics, health
     traces          a file per request, and what explains it
 
+`sealed` is a file for several of them: reasoning that clients and engines store for us, encrypted.
+
 In a folder, `__init__` has the routes, `feature` the Feature that `proxy.py` opens, `shared` what several proxies have
 in common, `command` a command and `admin` the JSON for the dashboard.
 """

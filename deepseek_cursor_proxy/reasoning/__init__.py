@@ -5,7 +5,6 @@
     chats              a request and the one before it in its chat: finds where they differ; sorts the tools
     display            shows thinking in the text of a chat completion
     thinking_blocks    writes, finds and strips <details> and <think> blocks
-    sealed             reasoning that clients store for us, encrypted
     server_turns       the searches that were part of a turn
 
 Private to the folder: `markdown_escape`.

@@ -10,12 +10,12 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.features.responses import envelope
+from deepseek_cursor_proxy.features.sealed import Opener, Sealer
 from deepseek_cursor_proxy.features.web_search.responses_api import ResponseReader, payload
 from deepseek_cursor_proxy.protocols import input_items
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import digest_message, identify
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
-from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.fake_deepseek import Answer, Call, Search
 from tests.fake_deepseek.completion import PrefixCache
 from tests.fake_deepseek.native import Response

@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
 from deepseek_cursor_proxy.features.responses import envelope
 from deepseek_cursor_proxy.features.responses.envelope import Frame
 from deepseek_cursor_proxy.features.responses.writer import ResponseWriter
-from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from deepseek_cursor_proxy.features.sealed import Sealer
 
 MARK = "0123456789abcdef" * 2
 WORDS = (

@@ -18,9 +18,9 @@ from deepseek_cursor_proxy.features.messages.writer import (
     PlainMessageWriter,
     failure_event,
 )
+from deepseek_cursor_proxy.features.sealed import Sealer
 from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.reasoning.sealed import Sealer
 
 # To estimate the input tokens, which a stream names at its beginning and DeepSeek counts only at its end.
 _BYTES_PER_TOKEN = 4

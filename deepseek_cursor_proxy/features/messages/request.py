@@ -20,6 +20,7 @@ from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.features.messages.errors import THREADS
+from deepseek_cursor_proxy.features.sealed import Opener, Sealer, unseal_each
 from deepseek_cursor_proxy.json_codec import (
     Json,
     as_list,
@@ -31,7 +32,6 @@ from deepseek_cursor_proxy.json_codec import (
 )
 from deepseek_cursor_proxy.protocols import request as chat_request
 from deepseek_cursor_proxy.protocols.messages import has_server_blocks
-from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 
 # Clients send them; they have no effect on DeepSeek. A message is one answer, whatever n says.
 _IGNORED_FIELDS = frozenset(

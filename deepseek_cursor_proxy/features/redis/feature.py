@@ -40,7 +40,7 @@ def open(services: Services) -> Services:
     # Imported late: most proxies share nothing.
     from deepseek_cursor_proxy.features.redis.reasonings import SharedReasonings
     from deepseek_cursor_proxy.features.redis.state import SharedState
-    from deepseek_cursor_proxy.reasoning.sealed import Sealer
+    from deepseek_cursor_proxy.features.sealed import Sealer
 
     state = SharedState(config.store, services.secret.read(), reasonings.database, Sealer)
     reasonings.share(SharedReasonings(state, config.reasoning_cache_max_age_seconds))

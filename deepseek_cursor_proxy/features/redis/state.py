@@ -67,7 +67,7 @@ CREATE INDEX backlog_by_use ON backlog (used_at);
 
 
 class Sealer(Protocol):
-    """Seals for one caller and use; equal data have equal seals, the first 16 bytes (`reasoning.sealed`)."""
+    """Seals for one caller and use; equal data have equal seals, the first 16 bytes (`features.sealed`)."""
 
     def seal_bytes(self, data: bytes, place: bytes = b"") -> bytes: ...
     def open_bytes(self, raw: bytes, most: int, place: bytes = b"") -> bytes | None: ...

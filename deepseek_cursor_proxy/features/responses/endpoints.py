@@ -34,13 +34,13 @@ from deepseek_cursor_proxy.features.responses.writer import (
     SummaryWriter,
     failure_event,
 )
+from deepseek_cursor_proxy.features.sealed import Opener, Sealer
 from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.json_codec import Json, encode_json
 from deepseek_cursor_proxy.protocols.input_items import OWN_ID
 from deepseek_cursor_proxy.protocols.request import parse
-from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from deepseek_cursor_proxy.redaction import safe_text
 
 _LAST_EVENT = re.compile(rb"event: response\.(?:completed|incomplete|failed)\b")

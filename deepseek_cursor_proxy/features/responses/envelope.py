@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, is_overflow_message
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, UpstreamFailed
+from deepseek_cursor_proxy.features.sealed import Opener, Sealer, unseal_each
 from deepseek_cursor_proxy.json_codec import (
     Json,
     as_list,
@@ -37,7 +38,6 @@ from deepseek_cursor_proxy.json_codec import (
     optional_string,
     too_long,
 )
-from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer, unseal_each
 from deepseek_cursor_proxy.redaction import safe_text
 
 COMPACTION = "compaction"

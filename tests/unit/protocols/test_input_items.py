@@ -4,9 +4,9 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import Message, ToolCall, unpack_items
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.features.responses import envelope
+from deepseek_cursor_proxy.features.sealed import Opener, Sealer
 from deepseek_cursor_proxy.protocols import input_items
 from deepseek_cursor_proxy.protocols.tools import ToolNames
-from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.bad_requests import assert_named
 from tests.support.histories import assistant, new_chat, result, system, user
 from tests.support.responses_client import HOSTED

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.features.messages import errors, request, writer
 from deepseek_cursor_proxy.features.messages.request import MessageRequest
 from deepseek_cursor_proxy.features.messages.writer import MessageHead, MessageWriter
-from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from deepseek_cursor_proxy.features.sealed import Sealer
 from tests.support.bad_requests import assert_named
 from tests.support.generated_answers import answer, batches, message, stream
 from tests.support.histories import new_chat

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.features.redis.client import RedisClient
 from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable
 from deepseek_cursor_proxy.features.redis.scripts import SETTLE_LIMITS
 from deepseek_cursor_proxy.features.redis.state import Backlog, SharedState
-from deepseek_cursor_proxy.reasoning.sealed import Sealer
+from deepseek_cursor_proxy.features.sealed import Sealer
 from tests.support.polling import wait_until
 from tests.support.resp_commands import CommandError
 from tests.support.resp_server import RespServer

@@ -5,8 +5,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.features.responses import envelope
 from deepseek_cursor_proxy.features.responses.envelope import Frame, ResponseOptions, state
+from deepseek_cursor_proxy.features.sealed import Opener, Sealer
 from deepseek_cursor_proxy.protocols.input_items import OWN_ID
-from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support.bad_requests import assert_named
 from tests.support.histories import new_chat
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
 from deepseek_cursor_proxy.features.responses import envelope as responses
+from deepseek_cursor_proxy.features.sealed import Opener, Sealer
 from deepseek_cursor_proxy.protocols import input_items
 from deepseek_cursor_proxy.protocols.tools import ToolNames, echoed_message
-from deepseek_cursor_proxy.reasoning.sealed import Opener, Sealer
 from tests.support import generated_answers as generated
 from tests.support.generated_answers import CUSTOM, FUNCTION, INNER, INNER_CUSTOM, MARK, REQUEST, message, writer
 from tests.support.histories import assistant, user
