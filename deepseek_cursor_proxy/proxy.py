@@ -34,6 +34,10 @@ ROUTES = Routes(
     [
         messages.REFUSE,
     ],
+    # Fronts of the paths of every API; the report has what they name.
+    [
+        sessions.PREFIX,
+    ],
 )
 # Paths of the admin listener besides its own; the first that matches counts.
 ADMIN_ROUTES = (

@@ -11,7 +11,6 @@ its own if its errors have another shape. If its key has another header, change 
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from deepseek_cursor_proxy.api.clients import chat_id, client_name, is_subagent
 from deepseek_cursor_proxy.api.reply import Writer, plain_reply, stream_reply, write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatName, ChatRequest
 from deepseek_cursor_proxy.deepseek import model_resolver
-from deepseek_cursor_proxy.errors import Forbidden, NotFound, Unauthorized, UpstreamRefused
+from deepseek_cursor_proxy.errors import Forbidden, Unauthorized, UpstreamRefused
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi, RequestReport
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
@@ -27,7 +26,6 @@ from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.observers.events import caller_digest
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
-from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.api.reply import OpenExchange
@@ -51,17 +49,8 @@ class Endpoint:
         if caller.named is not None:
             namespace, name = self._services.namespace_of(caller.named, namespace), caller.named.name
         report.add_caller(namespace, partial(access.knows, caller, caller_digest(namespace)), name)
-        reads_written_calls = False
-        if report.path_session:
-            # No answer fails because the file of sessions cannot be read.
-            with suppress(Unusable):
-                session = self._services.find_session(namespace, report.path_session)
-                if session is None:
-                    raise unknown_session()
-                reads_written_calls = session.reads_written_calls
-            report.session = report.path_session
         owner_key = access.upstream_key(caller)
-        return ClientRequest(
+        client = ClientRequest(
             http=request,
             caller=caller,
             report=report,
@@ -69,13 +58,8 @@ class Endpoint:
             credential=owner_key or caller.credential,
             is_held=owner_key is not None,
             peer=request.peer,
-            reads_written_calls=reads_written_calls,
         )
-
-
-def unknown_session() -> NotFound:
-    # Without the id: it is any text of a path, perhaps a key, and the log and the dashboard show this message.
-    return NotFound("This key has no session with the id in the path. POST /sessions/create makes one.")
+        return self._services.extend(client)
 
 
 class GenerationEndpoint(Endpoint):

@@ -5,8 +5,8 @@ client's API, with a sentence that says what to do; only ClientGone is raised, b
 
 A feature has its routes in its `__init__.py`; `proxy.ROUTES` has all. A plain function as endpoint, like
 `_list_models`, checks no key, sees only the configuration and imports little. Any other endpoint is a method of an
-Endpoint, which has `_services`; it calls `access.admit` first. Both get the request and the {} of the path. Every path
-of an API also exists below a session's own URL, where requests are recorded.
+Endpoint, which has `_services`; it calls `access.admit` first. Both get the request and the {} of the path. Below the
+prefix of a feature every path of an API exists once more; the report has what the prefix names.
 """
 
 import logging
@@ -87,13 +87,6 @@ CORE_ROUTES: tuple[Row, ...] = (
 # fmt: on
 
 
-# A session's own URL, with its id; the second form for clients of other recorders.
-_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_SESSION = f"/(?:s/(?=[^/])|(?={_UUID}(?:/|\\Z)))([^/]+)"
-# Any path of an API below it.
-_RECORDED = re.compile(rf"{_SESSION}(/v1(?:/.*)?)", re.DOTALL)
-
-
 class Route(NamedTuple):
     name: str
     methods: tuple[str, ...]
@@ -105,7 +98,7 @@ class Route(NamedTuple):
 
 
 def _route(name: str, method: str, path: str, endpoint: str | SmallEndpoint) -> Route:
-    pattern = path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)").replace("/{session}", _SESSION)
+    pattern = path.replace("[/v1]", "(?:/v1)?").replace("{}", "([^/]+)")
     api = next((api for api in ("chat", "responses", "messages") if f"/{api}" in path), "other")
     return Route(name, ("GET", "HEAD") if method == "GET" else (method,), pattern, endpoint, api)
 
@@ -113,11 +106,22 @@ def _route(name: str, method: str, path: str, endpoint: str | SmallEndpoint) -> 
 class Routes:
     """All routes, and the shapes of errors besides OpenAI's. Called by any thread; immutable."""
 
-    def __init__(self, rows: Iterable[Row], refusals: Iterable[str] = ()) -> None:
-        """A refusal is the name of a Refuse, imported with the first request that fails."""
+    def __init__(self, rows: Iterable[Row], refusals: Iterable[str] = (), prefixes: Iterable[str] = ()) -> None:
+        """A refusal is the name of a Refuse, imported with the first request that fails.
+
+        A prefix is a regular expression with one group, for the front of any path of an API.
+        """
         self.all = tuple(_route(*row) for row in rows)
         self._refusals = tuple(refusals)
+        self._prefixes = tuple(re.compile(rf"{prefix}(/v1(?:/.*)?)", re.DOTALL) for prefix in prefixes)
         self.find = lru_cache(64)(self._find)
+
+    def split(self, request: HttpRequest) -> tuple[str, HttpRequest]:
+        """What the prefix of the path names, unchecked, "" without one; and the request without the prefix."""
+        for prefix in self._prefixes:
+            if (match := prefix.fullmatch(request.path)) is not None:
+                return match[1], request._replace(path=match[2])
+        return "", request
 
     def _find(self, method: str, sent_path: str) -> tuple[Route, str] | None:
         """The route of a request, and the part of the path that its endpoint is called with."""
@@ -162,9 +166,8 @@ class App:
         self._dashboard_url = dashboard_url
 
     def __call__(self, request: HttpRequest) -> HttpReply:
-        name, report, session = None, None, ""
-        if (recorded := _RECORDED.fullmatch(request.path)) is not None:
-            session, request = recorded[1], request._replace(path=recorded[2])
+        name, report = None, None
+        prefix, request = self._routes.split(request)
         try:
             if request.method == "OPTIONS":
                 return HttpReply(204, headers=(("Allow", _METHODS), *self._cors_headers))
@@ -177,7 +180,7 @@ class App:
                 # Before the import: without descriptors they raise Overloaded, and an import raises OSError.
                 services = self._services()
                 endpoint_class, method = _load_endpoint(endpoint)
-                report = services.open_report(route.api, session)
+                report = services.open_report(route.api, prefix)
                 reply = method(endpoint_class(services, report), request, group)
                 header = _REQUEST_ID_HEADERS.get(route.api)
                 if header is not None and header not in dict(reply.headers):

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply, ToolCa
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.prices import Cost
-from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, TooManyAttempts
 from deepseek_cursor_proxy.http1.messages import HttpRequest, Peer
 from deepseek_cursor_proxy.observers.events import (
@@ -53,12 +53,12 @@ class RequestReport:
     """
 
     __slots__ = (
-        "_is_known", "_key", "_number", "_numbers", "admission", "api", "body_bytes", "caller", "client", "emit",
-        "has_ended", "name", "path_session", "requested_model", "session", "started", "started_at", "stream",
+        "_is_known", "_key", "_number", "_numbers", "admission", "api", "body_bytes", "caller", "client",
+        "conversation", "emit", "has_ended", "name", "prefix", "requested_model", "started", "started_at", "stream",
     )  # fmt: skip
 
-    def __init__(self, observers: Observers, numbers: Iterator[int], api: str, path_session: str = "") -> None:
-        """`path_session` is unchecked text from the path; never logged."""
+    def __init__(self, observers: Observers, numbers: Iterator[int], api: str, prefix: str = "") -> None:
+        """`prefix` is unchecked text from the path; never logged."""
         self.emit: Callable[[Event], None] = observers.emit
         self._numbers = numbers
         self._number = 0
@@ -71,9 +71,9 @@ class RequestReport:
         self.name = ""
         self._is_known: Callable[[], bool] = lambda: False
         self._key = ""
-        self.path_session = path_session
-        # `path_session`, once it is known to be a session of the caller.
-        self.session = ""
+        self.prefix = prefix
+        # What a feature calls the chat, if it has a name for it.
+        self.conversation = ""
         self.requested_model = ""
         # The name of the program that sent it.
         self.client = ""
@@ -120,7 +120,7 @@ class RequestReport:
         self.body_bytes = size
 
     def facts(self, request: ChatRequest | None = None, conversation: bytes = b"") -> RequestFacts:
-        """All that is known by now; `conversation` is the digest of the chat, which names its session."""
+        """All that is known by now; `conversation` is the digest of the chat, which names it."""
         return RequestFacts(
             number=self.number,
             started_at=self.started_at,
@@ -132,7 +132,7 @@ class RequestReport:
             messages=0 if request is None else len(request.messages),
             tools=0 if request is None else len(request.tools),
             body_bytes=self.body_bytes,
-            session=self.session or conversation.hex()[:DIGEST_LENGTH],
+            conversation=self.conversation or conversation.hex()[:DIGEST_LENGTH],
             client=self.client,
             chat="" if request is None else request.chat_name.id[:_LONGEST_CHAT_ID],
         )
@@ -222,8 +222,10 @@ class ClientRequest(NamedTuple):
     is_held: bool = False
     # The client to watch; a background job has its own.
     peer: Peer | None = None
-    # Whether the session asks to convert calls in the model's own markup, whatever the upstream.
+    # Whether to convert calls in the model's own markup, whatever the upstream.
     reads_written_calls: bool = False
+    # Where to collect the log probabilities of the answer, if the request asks for them.
+    logprobs: TokenLogprobs | None = None
     # The decoded body, which must not be changed, and what the last request of this chat left.
     body: Mapping[str, Any] = MappingProxyType({})
     memory: Chat = NO_CHAT

@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.deepseek.apis.chat_stream import join_stream
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.history_repair import use_template_roles
 from deepseek_cursor_proxy.deepseek.prices import Cost
-from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, add_usage, read_usage
+from deepseek_cursor_proxy.deepseek.usage import Tokens, add_usage, read_usage
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.failover import CALL_ERRORS, Failover, Output
@@ -82,7 +82,7 @@ class Exchange:
         self._request = request = self._attempt.request
         self._first_delta: float | None = None
         self._reply = Reply()
-        self._logprobs = TokenLogprobs() if request.params.get("logprobs") else None
+        self._logprobs = client.logprobs if request.params.get("logprobs") else None
         self._recorder = TurnRecorder(self._reply, services.reasoning_store, client.namespace)
         # Whether anything was yielded, even if only a heartbeat.
         self._has_output = False
@@ -310,7 +310,7 @@ class Exchange:
             )
 
     def _finished_event(self) -> Finished:
-        attempt, reply, report, facts = self._attempt, self._reply, self._report, self._facts()
+        attempt, reply, facts = self._attempt, self._reply, self._facts()
         seconds, reasons = time.monotonic() - self._started, self._failover.retries.reasons
         usage = reply.usage
         if self._discarded:
@@ -337,9 +337,6 @@ class Exchange:
             mixed_names=reply.other_reasoning_names if reply.has_mixed_names else (),
             retry_reasons=tuple(reasons),
             rerouted=tuple(self._failover.rerouted),
-            caller=report.caller,
-            recorded_in=report.session,
-            logprobs=self._logprobs,
             repair=self._repair(),
         )
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chat_memory import ChatMemory
@@ -43,13 +43,6 @@ _log = logging.getLogger(__name__)
 AnyFeature = TypeVar("AnyFeature", bound=Feature)
 
 
-class PathSession(Protocol):
-    """The session of a path: whether it asks to convert calls in the model's own markup."""
-
-    @property
-    def reads_written_calls(self) -> bool: ...
-
-
 @dataclass(frozen=True)
 class Services:
     config: ProxyConfig
@@ -76,8 +69,8 @@ class Services:
 
     # Where features take part …
 
-    # The session of a caller with the id in the path. Raises Unusable.
-    find_session: Callable[[bytes, str], PathSession | None] = lambda caller, session: None
+    # The request of an admitted caller, before its body is read, with what a feature knows of it. Raises a ProxyError.
+    extend: Callable[[ClientRequest], ClientRequest] = lambda client: client
     # The request, with the response cache if it is to use it.
     use_cache: Callable[[ClientRequest], ClientRequest] = lambda client: client
     # Reserve what a named key may use for a generation, or for a body that another upstream gets as it came, of so many
@@ -155,9 +148,9 @@ class Services:
             feature.reconfigure(services)
         return replace(services, observers=_build_observers(config, self.request_log, self.features))
 
-    def open_report(self, api: str, path_session: str = "") -> RequestReport:
-        """The report of a new request, which came by this API, perhaps below the path of a session."""
-        return RequestReport(self.observers, self.numbers, api, path_session)
+    def open_report(self, api: str, prefix: str = "") -> RequestReport:
+        """The report of a new request, which came by this API; `prefix` is what the prefix of its path names."""
+        return RequestReport(self.observers, self.numbers, api, prefix)
 
     def namespace_of(self, named: "NamedKey", own: bytes) -> bytes:
         """Whose reasoning a named key finds: that of its name, or of its group; `own` is the namespace of the key."""

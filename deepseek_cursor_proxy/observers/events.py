@@ -21,7 +21,7 @@ from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.prices import Cost
-from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens
+from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.reasoning.chats import PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 
@@ -108,8 +108,8 @@ class RequestFacts(NamedTuple):
     messages: int = 0
     tools: int = 0
     body_bytes: int = 0
-    # The session that records the request, else twelve hexadecimal digits that all requests of a chat have in common.
-    session: str = ""
+    # Twelve hexadecimal digits that all requests of a chat have in common, else what a feature calls the chat.
+    conversation: str = ""
     # The name of the program that sent it, by its User-Agent.
     client: str = ""
     # Its own id of the chat, cut short.
@@ -232,11 +232,6 @@ class Finished(NamedTuple):
     retry_reasons: tuple[str, ...] = ()
     # The upstreams that failed, so that another was asked.
     rerouted: tuple[str, ...] = ()
-    # The namespace of the caller that it is recorded for, and the session that it named, if any.
-    caller: bytes = b""
-    recorded_in: str = ""
-    # The log probabilities of the answer's tokens, if the request asked for them.
-    logprobs: TokenLogprobs | None = None
     # None if the turn was not broken.
     repair: Repair | None = None
 

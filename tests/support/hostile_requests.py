@@ -301,7 +301,7 @@ CHUNKS: Mapping[str, tuple[bytes, int]] = {
 }
 
 # What a reader that sees another end of the first request would take for a second one.
-HIDDEN = b"GET /health HTTP/1.1\r\nHost: hidden\r\n\r\n"
+HIDDEN = b"GET /healthz HTTP/1.1\r\nHost: hidden\r\n\r\n"
 CODED, LENGTH = b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(HIDDEN)
 
 

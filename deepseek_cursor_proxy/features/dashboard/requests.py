@@ -79,7 +79,7 @@ def detailed_row(record: RequestRecord, id: int | None = None) -> dict[str, Any]
 
 def _matches(record: RequestRecord, wanted: Mapping[str, str]) -> bool:
     facts = record.facts
-    values = {"model": facts.model, "key": facts.key, "outcome": record.result.value, "session": facts.session}
+    values = {"model": facts.model, "key": facts.key, "outcome": record.result.value, "session": facts.conversation}
     return all(values[name] == value for name, value in wanted.items())
 
 
@@ -146,7 +146,7 @@ def _facts(facts: RequestFacts) -> dict[str, Any]:
         "model": facts.model or None,
         "requested_model": facts.requested_model or None,
         "key": facts.key or None,
-        "session": facts.session or None,
+        "session": facts.conversation or None,
         "client": facts.client or None,
         "stream": facts.stream,
     }

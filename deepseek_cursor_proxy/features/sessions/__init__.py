@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.api.routes import Row
 
+# A session's own URL, with its id; the second form for clients of other recorders.
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+PREFIX = f"/(?:s/(?=[^/])|(?={_UUID}(?:/|\\Z)))([^/]+)"
 _ENDPOINT = "features.sessions.endpoints:SessionsEndpoint."
 _ADMIN = "features.sessions.admin:"
 # fmt: off
@@ -20,10 +23,10 @@ ROUTES: "tuple[Row, ...]" = (
     ("session",  "POST",   "/sessions/create",              _ENDPOINT + "create"),
     ("session",  "POST",   "/v1/sessions",                  _ENDPOINT + "create"),
     ("sessions", "GET",    "[/v1]/sessions",                _ENDPOINT + "list"),
-    ("session",  "GET",    "/{session}",                    _ENDPOINT + "retrieve"),
-    ("session",  "DELETE", "/{session}",                    _ENDPOINT + "delete"),
-    ("session",  "GET",    "/{session}/nodes",              _ENDPOINT + "nodes"),
-    ("session",  "GET",    "/{session}/export",             _ENDPOINT + "export"),
+    ("session",  "GET",    PREFIX,                          _ENDPOINT + "retrieve"),
+    ("session",  "DELETE", PREFIX,                          _ENDPOINT + "delete"),
+    ("session",  "GET",    PREFIX + "/nodes",               _ENDPOINT + "nodes"),
+    ("session",  "GET",    PREFIX + "/export",              _ENDPOINT + "export"),
     ("render",   "POST",   "[/v1]/chat/completions/render", _ENDPOINT + "render"),
     ("health",   "GET",    "/health",                       _ENDPOINT + "health"),
 )

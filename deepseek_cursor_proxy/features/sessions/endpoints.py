@@ -1,6 +1,6 @@
 """Sessions: created, listed, read, exported and deleted; and the prompt that a chat request would send.
 
-Requests are recorded by their path: /s/{id} before the path of any API (see `routes`). To the caller of another key a
+Requests are recorded by their path: /s/{id} before the path of any API (`PREFIX`). To the caller of another key a
 session does not exist. One that a key creates before an upstream has accepted it is in memory for some minutes.
 """
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import parse_qs
 
-from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint, unknown_session
+from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
 from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.exchange import prepare_request
 from deepseek_cursor_proxy.features.sessions import export, rendering
 from deepseek_cursor_proxy.features.sessions.export import node_json, prompt_json, session_json
-from deepseek_cursor_proxy.features.sessions.feature import Sessions
+from deepseek_cursor_proxy.features.sessions.feature import Sessions, unknown_session
 from deepseek_cursor_proxy.features.sessions.trajectory import Session, SessionOptions, message_json
 from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
@@ -85,7 +85,7 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def render(self, request: HttpRequest, _: str) -> HttpReply:
         """The prompt of a chat request in a session; nothing is sent."""
-        if not self._report.path_session:
+        if not self._report.prefix:
             raise NotFound("Prompts are rendered in a session, at /s/{id}/v1/chat/completions/render.")
         return self.serve(request, None, self._render)
 

@@ -10,14 +10,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
+from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs
+from deepseek_cursor_proxy.errors import NotFound
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.feature import Feature
-from deepseek_cursor_proxy.exchange.services import PathSession, Services
-from deepseek_cursor_proxy.observers.events import Event, Finished, Handlers
+from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.observers.events import Event, Finished, Observers
 from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
@@ -68,19 +72,37 @@ class Sessions(Feature):
     def reconfigure(self, services: Services) -> None:
         self._config = services.config
 
-    def handlers(self) -> Handlers:
-        return {Finished: self.emit}
-
     def facts(self, services: Services) -> Mapping[str, Any]:
         return {"sessions": self.count()}
 
-    def emit(self, event: Event) -> None:
-        """Record the turn of a request that named a session, or of any with record = all."""
-        if isinstance(event, Finished) and (event.recorded_in or self._config.record == "all"):
-            from deepseek_cursor_proxy.features.sessions.trajectory import turns_of
+    def extend(self, client: ClientRequest) -> ClientRequest:
+        """Have a request recorded if its path names a session, and any with record = all. Raises NotFound."""
+        report = client.report
+        if not report.prefix and self._config.record != "all":
+            return client
+        if report.prefix:
+            # No answer fails because the file of sessions cannot be read.
+            with suppress(Unusable):
+                session = self.get(client.namespace, report.prefix)
+                if session is None:
+                    raise unknown_session()
+                client = client._replace(reads_written_calls=session.options.reads_written_calls)
+            report.conversation = report.prefix
+        client = client._replace(logprobs=TokenLogprobs())
+        emit, recorder = report.emit, Observers({Finished: partial(self._record, client)})
 
-            if turns := turns_of(event):
-                self.store().record(turns)
+        def emit_recorded(event: Event) -> None:
+            recorder.emit(event)
+            emit(event)
+
+        report.emit = emit_recorded
+        return client
+
+    def _record(self, client: ClientRequest, event: Finished) -> None:
+        from deepseek_cursor_proxy.features.sessions.trajectory import turns_of
+
+        if turns := turns_of(event, client.namespace, client.report.prefix, client.logprobs):
+            self.store().record(turns)
 
     def store(self) -> "SessionStore":
         from deepseek_cursor_proxy.features.sessions.store import LIMITS, SessionStore
@@ -139,11 +161,6 @@ class Sessions(Feature):
         store = self.existing_store()
         return store.get(caller, session) if store is not None else None
 
-    def options(self, caller: bytes, session: str) -> PathSession | None:
-        """Raises Unusable."""
-        found = self.get(caller, session)
-        return None if found is None else found.options
-
     def list(self, caller: bytes) -> "list[Session]":
         """The sessions of a caller, newest first. Raises Unusable."""
         pending, store = self._pending_of(caller), self.existing_store()
@@ -179,6 +196,11 @@ class Sessions(Feature):
             self._store.close()
 
 
+def unknown_session() -> NotFound:
+    # Without the id: it is any text of a path, perhaps a key, and the log and the dashboard show this message.
+    return NotFound("This key has no session with the id in the path. POST /sessions/create makes one.")
+
+
 def open(services: Services) -> Services:
     sessions = Sessions(services.config, Path(services.reasoning_store.database.path))
-    return services.add(sessions, find_session=sessions.options)
+    return services.add(sessions, extend=sessions.extend)

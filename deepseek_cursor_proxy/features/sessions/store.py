@@ -287,7 +287,7 @@ class SessionStore:
                 if row is None:
                     return
                 after = row[0]
-                node = _read_node(connection, *row)
+                node = _read_node(connection, row)
             yield node
 
 
@@ -495,9 +495,8 @@ WITH RECURSIVE chain (parent, message, is_own, logprobs, depth) AS (
 """
 
 
-def _read_node(
-    connection: sqlite3.Connection, number: int, parent: int | None, session: int, head: bytes, texts: bytes, info: str
-) -> Node:
+def _read_node(connection: sqlite3.Connection, row: Sequence[Any]) -> Node:
+    number, parent, session, head, texts, info = row
     digests = [texts[at : at + _DIGEST_BYTES] for at in range(0, len(texts), _DIGEST_BYTES)]
     query = "SELECT body FROM messages WHERE session = ? AND digest = ?"
     *prompts, tools = [_unpack(*connection.execute(query, (session, digest)).fetchone()) for digest in digests]

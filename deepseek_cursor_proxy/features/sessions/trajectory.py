@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import Message, is_blank
-from deepseek_cursor_proxy.deepseek.usage import add_usage
+from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, add_usage
 from deepseek_cursor_proxy.json_codec import as_object
 from deepseek_cursor_proxy.observers.events import Finished, Result
 
@@ -98,10 +98,10 @@ class Node:
     logprobs: Mapping[int, Sequence[Sequence[Json]]] = field(default_factory=dict)
 
 
-def turns_of(event: Finished) -> list[TurnOfSession]:
-    """The turns of a request: one for each answer; the first has the tokens and the cost of all.
+def turns_of(event: Finished, caller: bytes, named: str, logprobs: TokenLogprobs | None = None) -> list[TurnOfSession]:
+    """The turns of a caller's request: one for each answer; the first has the tokens and the cost of all.
 
-    A request that named no session is recorded in one of its chat.
+    One that named no session is recorded in one of its chat.
     """
     prepared, facts, tokens, answer = event.prepared, event.facts, event.tokens, event.message
     if prepared is None or answer is None:
@@ -126,13 +126,13 @@ def turns_of(event: Finished) -> list[TurnOfSession]:
     }
     total = tokens.prompt + tokens.output if tokens is not None else 0
     # With several answers it is not known whose they are.
-    parts = (event.logprobs.text, event.logprobs.reasoning) if event.logprobs and not event.other_messages else ()
-    logprobs = [part for part in parts if part]
-    first = RecordedTurn(request.messages, request.tools, answer, info, request.requested_model, total, cost, logprobs)
+    lists = (logprobs.text, logprobs.reasoning) if logprobs is not None and not event.other_messages else ()
+    model, kept = request.requested_model, [each for each in lists if each]
+    first = RecordedTurn(request.messages, request.tools, answer, info, model, total, cost, kept)
     other = first._replace(info={**info, "cost": None}, tokens=0, cost=None)
     turns = [first, *(other._replace(answer=message) for message in event.other_messages)]
-    session = event.recorded_in or UnnamedSession(prepared.history.conversation, _title(request.messages), facts.model)
-    return [TurnOfSession(event.caller, session, turn) for turn in turns]
+    session = named or UnnamedSession(prepared.history.conversation, _title(request.messages), facts.model)
+    return [TurnOfSession(caller, session, turn) for turn in turns]
 
 
 def _title(messages: Sequence[Message]) -> str:

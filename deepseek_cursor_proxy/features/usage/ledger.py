@@ -248,11 +248,11 @@ def day_of(moment: float) -> str:
 
 
 def _row(record: RequestRecord) -> UsageRow:
-    number, _, api, key, requested_model, model, stream, messages, tools, body_bytes, session, client, _ = record.facts
+    number, _, api, key, requested_model, model, stream, messages, tools, body_bytes, chat, client, _ = record.facts
     seconds, first_token, queue, connect = record.timing
     return UsageRow._make(
         (
-            *(0, record.ended_at, number, api, key, session, requested_model, model, record.upstream, int(stream)),
+            *(0, record.ended_at, number, api, key, chat, requested_model, model, record.upstream, int(stream)),
             *(record.result.value, record.status),
             *(record.tokens if record.tokens is not None else (None, None, None, None, 0)),
             *(record.cost if record.cost is not None else (None, None, None, "", "")),

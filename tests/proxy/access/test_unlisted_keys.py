@@ -91,7 +91,6 @@ class TestAccessKeys(AccessTestCase):
             for method, path, expected in (
                 ("GET", "/healthz", 200),
                 ("GET", "/v1/healthz", 200),
-                ("GET", "/health", 200),
                 ("HEAD", "/v1/models", 200),
                 ("GET", "/models", 200),
                 ("OPTIONS", PATHS[0], 204),

@@ -277,8 +277,8 @@ class ReloadTest(RunningTest):
         return self.serve("--config", str(self.path), *arguments)
 
     def model(self, connection: http.client.HTTPConnection) -> str:
-        connection.request("GET", "/health")
-        return str(json.loads(connection.getresponse().read())["model"])
+        connection.request("GET", "/v1/models")
+        return str(json.loads(connection.getresponse().read())["data"][0]["id"])
 
     def test_new_settings_hold_for_the_next_request_also_on_an_old_connection(self) -> None:
         process, welcome = self.serve_mine()

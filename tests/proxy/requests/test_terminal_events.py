@@ -220,7 +220,7 @@ class TestTerminalEvents(SocketTestCase):
             self.assertNotIn(secret, str(found))
         facts, timing = found.facts, found.timing
         self.assertEqual(("chat", "gpt-5", "deepseek-v4-pro", True), (facts.api, *facts[4:7]))
-        self.assertEqual((1, 1, len(facts.key), len(facts.session)), (facts.messages, facts.tools, 12, 12))
+        self.assertEqual((1, 1, len(facts.key), len(facts.conversation)), (facts.messages, facts.tools, 12, 12))
         self.assertGreater(facts.body_bytes, 100)
         assert found.tokens is not None
         assert timing.first_delta is not None
@@ -240,7 +240,7 @@ class TestTerminalEvents(SocketTestCase):
         wait_until(lambda: log.running()[0].phase == "streaming" and log.running()[0].output_tokens_estimate)
         (running,) = log.running()
         self.assertEqual((1, "chat", True), (running.facts.number, running.facts.api, running.facts.stream))
-        self.assertEqual(12, len(running.facts.session))
+        self.assertEqual(12, len(running.facts.conversation))
         self.assertIsNotNone(running.first_delta_seconds)
         self.fake.release.set()
         read_reply(sock)

@@ -160,7 +160,7 @@ class TestRecord(unittest.TestCase):
         with traced_memory() as memory:
             for number in range(110):
                 counts = ("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens")
-                asked = facts(number, session=f"{number:012x}")._replace(requested_model=f"model-{number}" * 20)
+                asked = facts(number, conversation=f"{number:012x}")._replace(requested_model=f"model-{number}" * 20)
                 ended = finished(prepared=long, usage=dict.fromkeys(counts, 100_000 + number))
                 log.end(ended._replace(facts=asked))
             self.assertLess(memory.held(), 500_000)

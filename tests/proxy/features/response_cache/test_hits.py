@@ -13,7 +13,7 @@ from tests.fake_deepseek import Answer, Call, Failure, Raw, Search, web_tools
 from tests.support.admin_client import AdminCase
 from tests.support.apis import APIS, CHAT, RESPONSES, Api, ApiReply, ApiTestCase, Json, each_api
 from tests.support.databases import age_rows
-from tests.support.harness import RunningProxy, chat_body, request_bytes
+from tests.support.harness import RunningProxy
 from tests.support.polling import wait_until
 from tests.support.width import some
 
@@ -450,19 +450,3 @@ class TestReports(CacheTestCase, AdminCase):
         )
         self.assertGreater(cache["bytes"], 0)
         self.assertAlmostEqual(miss.cost.amount, cache["saved"], places=6)
-
-    def test_a_hit_is_recorded_in_its_session(self) -> None:
-        proxy = self.running
-        head = b"POST /sessions/create HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test\r\n"
-        created = self.round_trip(proxy, head + b"Content-Length: 2\r\n\r\n{}").value
-        self.fake.answer(Answer(reasoning="A thought.", content="Done."))
-        for state in ("miss", "hit"):
-            data = request_bytes(chat_body("q", cache=True), path=f"/s/{created['uuid']}/v1/chat/completions")
-            self.assertEqual(state, self.round_trip(proxy, data).headers["x-cache"])
-
-        def session() -> Any:
-            asked = f"GET /s/{created['uuid']} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test\r\n\r\n"
-            return self.round_trip(proxy, asked.encode()).value
-
-        wait_until(lambda: session()["num_requests"] == 2)
-        self.assertEqual(1, session()["num_nodes"])

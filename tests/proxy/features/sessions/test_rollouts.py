@@ -42,9 +42,9 @@ class RolloutTestCase(SessionsTestCase):
 
 
 class TestSessions(RolloutTestCase):
-    def test_health_has_the_model_and_the_numbers_of_sessions_and_servers(self) -> None:
+    def test_health_has_the_model_and_the_numbers_of_sessions_and_servers_and_needs_no_key(self) -> None:
         expected = {"status": "ok", "model": "deepseek-v4-pro", "sessions": 0, "servers": 1}
-        self.assertEqual(expected, self.json("GET", "/health"))
+        self.assertEqual(expected, self.round_trip(self.running, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").value)
 
     def test_models_are_a_list_with_that_of_the_proxy(self) -> None:
         listed = self.json("GET", "/v1/models")

@@ -63,6 +63,15 @@ class TestSessions(SessionsTestCase):
         self.assertEqual([404, 404], [self.call(method, f"/s/{session}").status for method in ("GET", "DELETE")])
         self.assertEqual(0, self.json("GET", "/health")["sessions"])
 
+    def test_an_answer_of_the_response_cache_is_recorded(self) -> None:
+        session = self.create()["uuid"]
+        self.fake.answer(Answer(reasoning="A thought.", content="Done."))
+        for _ in range(2):
+            self.chat(session, QUESTION, cache=True)
+        self.assertEqual(1, len(self.fake.seen))
+        found = self.json("GET", f"/s/{session}")
+        self.assertEqual((2, 1), (found["num_requests"], found["num_nodes"]))
+
     def test_lone_surrogates_are_no_error(self) -> None:
         self.create(name="\ud800", tags=["\ud800"])
         self.assertEqual([["?", ["\ud800"]]], [[each["name"], each["tags"]] for each in self.listed()])

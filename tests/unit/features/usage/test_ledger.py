@@ -22,7 +22,7 @@ NOON = datetime(2026, 11, 17, 12).timestamp()
 
 def record(number: int = 1, started_at: float = NOON, **fields: Any) -> RequestRecord:
     details = {
-        name: fields.pop(name) for name in ("key", "session", "requested_model", "model", "api") if name in fields
+        name: fields.pop(name) for name in ("key", "conversation", "requested_model", "model", "api") if name in fields
     }
     facts = RequestFacts(
         number, started_at, **{"api": "chat", "key": "0123456789ab", "model": "deepseek-flash", **details}
@@ -74,7 +74,7 @@ class LedgerTestCase(StoreFileTestCase):
 class TestLedger(LedgerTestCase):
     def test_a_request_is_written_with_all_its_figures_by_another_thread(self) -> None:
         opened = self.ledger()
-        opened.add(record(7, NOON - 2.5, session="abcdefabcdef"))
+        opened.add(record(7, NOON - 2.5, conversation="abcdefabcdef"))
         wait_until(self.rows)
         (row,) = self.rows()
         self.assertEqual(

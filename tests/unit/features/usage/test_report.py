@@ -40,9 +40,9 @@ class ReportTestCase(LedgerTestCase):
 
 class TestReport(ReportTestCase):
     def test_groups_are_days_in_order_or_the_most_expensive_first(self) -> None:
-        self.add(2, cost=cost(1.0), session="aaa", model="m1")
-        self.add(0, cost=cost(5.0), session="bbb", model="m2", api="messages")
-        self.add(0, cost=cost(0.5), session="aaa", model="m1", key="k" * 12)
+        self.add(2, cost=cost(1.0), conversation="aaa", model="m1")
+        self.add(0, cost=cost(5.0), conversation="bbb", model="m2", api="messages")
+        self.add(0, cost=cost(0.5), conversation="aaa", model="m1", key="k" * 12)
         self.assertEqual([("2026-11-15", 1), ("2026-11-17", 2)], self.names("day"))
         self.assertEqual([("m2", 1), ("m1", 2)], self.names("model"))
         self.assertEqual([("0123456789ab", 2), ("k" * 12, 1)], self.names("key"))
@@ -86,7 +86,7 @@ class TestReport(ReportTestCase):
                 model=chance.choice("abc"),
                 key=chance.choice("de") * 12,
                 api=chance.choice(("chat", "responses")),
-                session=chance.choice("fgh"),
+                conversation=chance.choice("fgh"),
                 cost=chance.choice((None, cost(number / 7))),
                 result=chance.choice((Result.COMPLETED, Result.FAILED)),
             )
@@ -99,8 +99,8 @@ class TestReport(ReportTestCase):
         self.assertGreater(totals[0].sums.requests, 100)
 
     def test_sums_are_there_when_their_rows_are_gone(self) -> None:
-        self.add(20, session="aaa")
-        self.add(0, session="bbb")
+        self.add(20, conversation="aaa")
+        self.add(0, conversation="bbb")
         self.report()
         with self.database.transaction() as connection:
             connection.execute("DELETE FROM usage WHERE session = 'aaa'")
@@ -118,8 +118,8 @@ class TestReport(ReportTestCase):
         self.assertEqual({"known": (1.0, 0), "mixed": (2.0, 1), "unknown": (None, 1)}, found)
 
     def test_amounts_of_another_currency_are_unknown(self) -> None:
-        self.add(session="aaa", cost=cost(1.0, "USD"))
-        self.add(session="aaa", cost=cost(7.0, "CNY"))
+        self.add(conversation="aaa", cost=cost(1.0, "USD"))
+        self.add(conversation="aaa", cost=cost(7.0, "CNY"))
         for by in ("day", "session"):
             self.assertEqual((1.0, 1), (self.report(by).total.cost, self.report(by).total.sums.unknown_costs))
             self.assertEqual(7.0, self.report(by, currency="CNY").total.cost)
