@@ -36,7 +36,7 @@ DIRECTIONS = {
     # The only file that imports core and features and puts them together.
     "proxy": "api exchange features storage",
     "server": "api exchange http1 net proxy storage",
-    "cli.tunnel": "net",
+    "cli.tunnel": "",
     "cli.setup": "deepseek storage",
     "cli.doctor": "access cli.setup deepseek features net storage upstream",
     "cli.parser": "deepseek",

@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.cli.tunnel.supervisor import Tunnel
+    from deepseek_cursor_proxy.cli.tunnel import Tunnel
     from deepseek_cursor_proxy.features.dashboard.service import AdminService
 
 _log = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
 
 
 def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "Tunnel":
-    from deepseek_cursor_proxy.cli.tunnel import programs, supervisor
+    from deepseek_cursor_proxy.cli import tunnel
 
     def use(url: str) -> None:
         server.set_tunnel_url(url)
@@ -250,8 +250,8 @@ def _make_tunnel(server: DeepSeekProxyServer, admin: "AdminService | None") -> "
             admin.context.public_url = url
 
     config = server.config
-    program = programs.choose(config.tunnel_program or "", server.server_port, config.tunnel_url or "", os.environ)
-    return supervisor.Tunnel(program, _print, use)
+    program = tunnel.choose(config.tunnel_program or "", server.server_port, config.tunnel_url or "", os.environ)
+    return tunnel.Tunnel(program, _print, use)
 
 
 def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:

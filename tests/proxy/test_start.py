@@ -17,7 +17,7 @@ LATER = {
     "deepseek_cursor_proxy.upstream.client",
     "deepseek_cursor_proxy.http1.sse",
     "deepseek_cursor_proxy.features.traces.trace",
-    "deepseek_cursor_proxy.cli.tunnel.supervisor",
+    "deepseek_cursor_proxy.cli.tunnel",
     "deepseek_cursor_proxy.observers.console",
     "deepseek_cursor_proxy.protocols.request",
     "deepseek_cursor_proxy.reasoning.restore",

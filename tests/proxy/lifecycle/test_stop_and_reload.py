@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli import serve
-from deepseek_cursor_proxy.cli.tunnel import supervisor
+from deepseek_cursor_proxy.cli import serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.net import wait
@@ -142,7 +141,7 @@ class StopTest(RunningTest):
         """Cursor's answers leave through it."""
         order = mock.Mock(**{"tunnel.start.return_value": "https://x.example"})
         with (
-            mock.patch.object(supervisor, "Tunnel", return_value=order.tunnel),
+            mock.patch.object(tunnel, "Tunnel", return_value=order.tunnel),
             mock.patch.object(DeepSeekProxyServer, "drain", order.drain),
             mock.patch.object(serve, "_log_to_stderr"),
             mock.patch.object(serve, "welcome_text", side_effect=lambda *_: str(signal.raise_signal(signal.SIGTERM))),

@@ -6,14 +6,14 @@ import subprocess
 import sys
 import unittest
 
-from deepseek_cursor_proxy.cli.tunnel.child import Child
+from deepseek_cursor_proxy.cli.tunnel import Child
 from tests.support.systems import ROOT
 
 PATIENCE = 20.0
 
 PARENT = """
 import sys, time
-from deepseek_cursor_proxy.cli.tunnel.child import Child
+from deepseek_cursor_proxy.cli.tunnel import Child
 child = Child(sys.argv[1:], lambda line: None)
 print(flush=True)
 time.sleep(60)

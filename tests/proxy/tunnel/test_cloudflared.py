@@ -4,7 +4,7 @@ import os
 import sys
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel.programs import Cloudflared, Log
+from deepseek_cursor_proxy.cli.tunnel import Cloudflared, Log
 from tests.proxy.tunnel.tunnel_case import TunnelCase
 from tests.support.tunnel_stand_in import PORT, Part, fails, prints
 

@@ -9,8 +9,8 @@ import time
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel import child
-from deepseek_cursor_proxy.cli.tunnel.programs import Ngrok
+from deepseek_cursor_proxy.cli import tunnel as tunnel_module
+from deepseek_cursor_proxy.cli.tunnel import Ngrok
 from deepseek_cursor_proxy.errors import StartupError
 from tests.proxy.tunnel.tunnel_case import TunnelCase
 from tests.support.polling import wait_until
@@ -128,7 +128,7 @@ class FailureTest(NgrokCase):
             tunnel.stop()
             return launched
 
-        with mock.patch.object(child, "Popen", interrupted):
+        with mock.patch.object(tunnel_module, "Popen", interrupted):
             self.assertRaises(StartupError, tunnel.start)
         self.expect_children_gone()
 
@@ -234,7 +234,7 @@ class StopTest(NgrokCase):
     def test_an_agent_that_ignores_sigterm_is_killed(self) -> None:
         tunnel = self.tunnel(prints(started(URL), deaf=True))
         tunnel.start()
-        with mock.patch.object(child, "_GRACE_SECONDS", 0.1):
+        with mock.patch.object(tunnel_module, "_GRACE_SECONDS", 0.1):
             tunnel.stop()
         self.assertEqual(-signal.SIGKILL, self.children[0].returncode)
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel import child
-from deepseek_cursor_proxy.cli.tunnel.programs import Program
-from deepseek_cursor_proxy.cli.tunnel.supervisor import Tunnel, TunnelTiming
+from deepseek_cursor_proxy.cli import tunnel
+from deepseek_cursor_proxy.cli.tunnel import Program, Tunnel, TunnelTiming
 from deepseek_cursor_proxy.errors import StartupError
 from tests.support import tunnel_stand_in
 from tests.support.tunnel_stand_in import PORT, Part
@@ -37,7 +36,7 @@ class TunnelCase(unittest.TestCase):
         self.guards: list[subprocess.Popen[bytes]] = []
         self.home = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.binary = self.home / (f"{self.name}.cmd" if sys.platform == "win32" else self.name)
-        self.enterContext(mock.patch.object(child, "Popen", self.launch))
+        self.enterContext(mock.patch.object(tunnel, "Popen", self.launch))
 
     def launch(self, command: Any, **options: Any) -> "subprocess.Popen[bytes]":
         launched = self.guards if command[0] == "/bin/sh" else self.children

@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.tunnel import programs
+from deepseek_cursor_proxy.cli import tunnel
 from deepseek_cursor_proxy.errors import StartupError
 
 
@@ -16,10 +16,10 @@ class ChoiceTest(unittest.TestCase):
     def chosen(self, wanted: str, installed: str = "", token: str = "") -> str:
         paths = {name: f"/bin/{name}" for name in installed.split()}
         with (
-            mock.patch.object(programs, "find_binary", paths.get),
-            mock.patch.object(programs, "ngrok_configurations", return_value=[]),
+            mock.patch.object(tunnel, "find_binary", paths.get),
+            mock.patch.object(tunnel, "ngrok_configurations", return_value=[]),
         ):
-            return programs.choose(wanted, 9000, "", {"NGROK_AUTHTOKEN": token}).name
+            return tunnel.choose(wanted, 9000, "", {"NGROK_AUTHTOKEN": token}).name
 
     def test_a_program_that_is_named_is_taken_else_ngrok_with_a_token_before_cloudflared(self) -> None:
         for wanted, installed, token, name in (
@@ -32,7 +32,7 @@ class ChoiceTest(unittest.TestCase):
             with self.subTest(wanted, installed=installed, token=token):
                 self.assertEqual(name, self.chosen(wanted, installed, token))
         for name in ("ngrok", "cloudflared"):
-            program = programs.choose(name, 9000, "https://x.example", {})
+            program = tunnel.choose(name, 9000, "https://x.example", {})
             self.assertEqual("https://x.example", program.url)
             self.assertEqual(name == "ngrok", "--url=https://x.example" in program.arguments())
 
@@ -49,8 +49,8 @@ class TokenTest(unittest.TestCase):
         self.enterContext(mock.patch.dict(os.environ, home))
 
     def test_a_token_is_found_in_the_environment_and_in_every_configuration(self) -> None:
-        self.assertFalse(programs.has_ngrok_token({}))
-        self.assertTrue(programs.has_ngrok_token({"NGROK_AUTHTOKEN": "t"}))
+        self.assertFalse(tunnel.has_ngrok_token({}))
+        self.assertTrue(tunnel.has_ngrok_token({"NGROK_AUTHTOKEN": "t"}))
         for text, has_token in (
             ("version: 2\nauthtoken: 4nq9\n", True),
             ("version: 3\nagent:\n    authtoken: 4nq9\n", True),
@@ -58,11 +58,11 @@ class TokenTest(unittest.TestCase):
             ("version: 2\nauthtoken:\n", False),
             ("\0\ufffd", False),
         ):
-            for path in programs.ngrok_configurations({}):
+            for path in tunnel.ngrok_configurations({}):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
                 with self.subTest(text, path=path.parent.name):
-                    self.assertIs(has_token, programs.has_ngrok_token({}))
+                    self.assertIs(has_token, tunnel.has_ngrok_token({}))
                 path.unlink()
 
     def test_each_system_has_its_own_place(self) -> None:
@@ -74,7 +74,7 @@ class TokenTest(unittest.TestCase):
             ("win32", {"LOCALAPPDATA": str(self.home / "y")}, "y/ngrok/ngrok.yml"),
         ):
             with self.subTest(system), mock.patch.object(sys, "platform", system):
-                self.assertEqual(self.home / place, programs.ngrok_configurations(environment)[0])
+                self.assertEqual(self.home / place, tunnel.ngrok_configurations(environment)[0])
 
 
 class BinaryTest(unittest.TestCase):
@@ -89,11 +89,11 @@ class BinaryTest(unittest.TestCase):
                 mock.patch.object(shutil, "which", return_value=None),
                 mock.patch.object(os, "access", side_effect=lambda path, _, there=there: path == there),
             ):
-                self.assertEqual(place, programs.find_binary(name))
+                self.assertEqual(place, tunnel.find_binary(name))
 
     def test_a_path_is_not_looked_for_elsewhere(self) -> None:
         with mock.patch.object(os, "access", return_value=True):
-            self.assertIsNone(programs.find_binary(os.path.join(os.sep, "absent", "ngrok")))
+            self.assertIsNone(tunnel.find_binary(os.path.join(os.sep, "absent", "ngrok")))
 
 
 class QuoteTest(unittest.TestCase):
@@ -104,4 +104,4 @@ class QuoteTest(unittest.TestCase):
             ("\x1b[31mred\u202e", "[31mred"),
             ("x" * 1000, "x" * 200),
         ):
-            self.assertEqual(quote, programs.one_line(text))
+            self.assertEqual(quote, tunnel.one_line(text))
