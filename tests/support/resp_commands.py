@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from deepseek_cursor_proxy.features.redis.client import Script
-from deepseek_cursor_proxy.features.redis.protocol import ReplyError
+from deepseek_cursor_proxy.features.redis.connection import ReplyError
 
 Call: TypeAlias = Callable[..., Any]
 Twin: TypeAlias = Callable[[Call, list[bytes], list[bytes]], Any]

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepseek_cursor_proxy.features.redis.cluster import SLOTS, key_of, slot_of
-from deepseek_cursor_proxy.features.redis.protocol import ReplyError
+from deepseek_cursor_proxy.features.redis.client import SLOTS, key_of, slot_of
+from deepseek_cursor_proxy.features.redis.connection import ReplyError
 from tests.support.polling import PATIENCE
 from tests.support.raw_upstream import CERTIFICATE, KEY
 from tests.support.resp_commands import CommandError, Database, error_reply, score_text

@@ -12,7 +12,6 @@ import tests.support.shared_scripts  # noqa: F401  (registers the twins of the s
 from deepseek_cursor_proxy.features.redis import client
 from deepseek_cursor_proxy.features.redis.reasonings import SharedReasonings
 from deepseek_cursor_proxy.features.redis.state import SharedState
-from deepseek_cursor_proxy.features.sealed import Sealer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.polling import wait_until
 from tests.support.resp_server import RespServer
@@ -68,7 +67,7 @@ class Instance:
 
     def __init__(self, path: Path, url: str, secret: bytes, **options: Any) -> None:
         self.reasonings = ReasoningStore(path)
-        self.state = SharedState(url, secret, self.reasonings.database, Sealer, **options)
+        self.state = SharedState(url, secret, self.reasonings.database, **options)
         self.shared = SharedReasonings(self.state, 30 * 24 * 3600)
         self.reasonings.share(self.shared)
         self.state.open()

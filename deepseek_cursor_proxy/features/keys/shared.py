@@ -24,7 +24,7 @@ from deepseek_cursor_proxy.features.keys.store import (
     Used,
 )
 from deepseek_cursor_proxy.features.redis.client import Script
-from deepseek_cursor_proxy.features.redis.protocol import Reply
+from deepseek_cursor_proxy.features.redis.connection import Reply
 from deepseek_cursor_proxy.features.redis.scripts import RENEW_LIMITS, RESERVE_LIMITS, SETTLE_LIMITS, USED_LIMITS
 from deepseek_cursor_proxy.features.redis.state import SharedState
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Unusable

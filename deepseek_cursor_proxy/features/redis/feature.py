@@ -40,9 +40,8 @@ def open(services: Services) -> Services:
     # Imported late: most proxies share nothing.
     from deepseek_cursor_proxy.features.redis.reasonings import SharedReasonings
     from deepseek_cursor_proxy.features.redis.state import SharedState
-    from deepseek_cursor_proxy.features.sealed import Sealer
 
-    state = SharedState(config.store, services.secret.read(), reasonings.database, Sealer)
+    state = SharedState(config.store, services.secret.read(), reasonings.database)
     reasonings.share(SharedReasonings(state, config.reasoning_cache_max_age_seconds))
     services.key_namespaces.set_if_absent = state.set_if_absent
     return services.add(Shared(state))

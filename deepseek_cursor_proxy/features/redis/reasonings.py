@@ -6,9 +6,10 @@ A text that is not the one that was sealed for its row, and a key that was not t
 import hmac
 from collections.abc import Collection, Sequence
 
-from deepseek_cursor_proxy.features.redis.protocol import Reply
+from deepseek_cursor_proxy.features.redis.connection import Reply
 from deepseek_cursor_proxy.features.redis.scripts import FIND_REASONINGS, RECORD_REASONINGS
-from deepseek_cursor_proxy.features.redis.state import Sealer, SharedState, prefix
+from deepseek_cursor_proxy.features.redis.state import SharedState, prefix
+from deepseek_cursor_proxy.features.sealed import Sealer
 
 # No reasoning is longer (`storage.reasonings`).
 MOST_BYTES = 16 * 1024 * 1024

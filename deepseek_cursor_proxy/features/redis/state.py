@@ -15,13 +15,14 @@ import re
 import sqlite3
 import struct
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.features.redis.address import RedisAddress
 from deepseek_cursor_proxy.features.redis.client import RedisClient, Script, ScriptCall
-from deepseek_cursor_proxy.features.redis.protocol import Command, RedisUnavailable, Reply, ReplyError
+from deepseek_cursor_proxy.features.redis.connection import Command, RedisUnavailable, Reply, ReplyError
 from deepseek_cursor_proxy.features.redis.scripts import NAMES, WRITES
+from deepseek_cursor_proxy.features.sealed import Sealer
 from deepseek_cursor_proxy.storage.database import Database, Reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.table import Table
@@ -64,14 +65,6 @@ CREATE TABLE backlog (
 ) STRICT;
 CREATE INDEX backlog_by_use ON backlog (used_at);
 """
-
-
-class Sealer(Protocol):
-    """Seals for one caller and use; equal data have equal seals, the first 16 bytes (`features.sealed`)."""
-
-    def seal_bytes(self, data: bytes, place: bytes = b"") -> bytes: ...
-    def open_bytes(self, raw: bytes, most: int, place: bytes = b"") -> bytes | None: ...
-    def tag(self, place: bytes) -> bytes: ...
 
 
 class BacklogEntry(NamedTuple):
@@ -141,10 +134,8 @@ class Backlog(Table[BacklogEntry]):
 class SharedState:
     """Called by any thread. The engine and the backlog have locks of their own."""
 
-    def __init__(
-        self, url: str, secret: bytes, database: Database, sealer: Callable[[bytes, bytes, bytes], Sealer]
-    ) -> None:
-        """Raises StartupError for a bad address; the engine may be absent. `sealer` gets secret, caller and use."""
+    def __init__(self, url: str, secret: bytes, database: Database) -> None:
+        """Raises StartupError for a bad address; the engine may be absent."""
         self.address = RedisAddress.parse(url)
         self.engine = RedisClient(self.address, on_change=self._on_change)
         self.backlog = Backlog(database)
@@ -153,7 +144,7 @@ class SharedState:
         self.stalled = ""
         self._is_verified = False
         self._secret = secret
-        self.sealer = functools.lru_cache(256)(functools.partial(sealer, secret))
+        self.sealer = functools.lru_cache(256)(functools.partial(Sealer, secret))
         self._catcher = Reopener(self._catch_up, name="engine-catch-up")
 
     def open(self) -> None:

@@ -17,8 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from deepseek_cursor_proxy.features.redis.address import Node, RedisAddress
-from deepseek_cursor_proxy.features.redis.connection import Dialer
-from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable, Reply
+from deepseek_cursor_proxy.features.redis.connection import Dialer, RedisUnavailable, Reply
 from deepseek_cursor_proxy.net.wait import Deadline
 from tests.interop import debian
 from tests.support.polling import wait_until

@@ -5,7 +5,7 @@ import time
 from contextlib import ExitStack
 
 from deepseek_cursor_proxy.features.redis.client import RedisClient
-from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable, ReplyError
+from deepseek_cursor_proxy.features.redis.connection import RedisUnavailable, ReplyError
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.support.engine_cases import SECONDS, CommandTests, EngineCase
 from tests.support.polling import wait_until

@@ -10,8 +10,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.features.redis import client
 from deepseek_cursor_proxy.features.redis.client import RedisClient, _Budget
-from deepseek_cursor_proxy.features.redis.connection import Connection, Dialer
-from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable, Reply, ReplyError
+from deepseek_cursor_proxy.features.redis.connection import Connection, Dialer, RedisUnavailable, Reply, ReplyError
 from deepseek_cursor_proxy.net.wait import Deadline
 from tests.support.engine_cases import SECONDS, EngineCase
 from tests.support.fuzzing import cases

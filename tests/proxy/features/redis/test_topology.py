@@ -1,8 +1,8 @@
 from unittest import mock
 
 from deepseek_cursor_proxy.features.redis import client
-from deepseek_cursor_proxy.features.redis.cluster import ClusterMap, slot_of
-from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable
+from deepseek_cursor_proxy.features.redis.client import ClusterMap, slot_of
+from deepseek_cursor_proxy.features.redis.connection import RedisUnavailable
 from tests.support.engine_cases import SECONDS, CommandTests, EngineCase
 from tests.support.polling import wait_until
 from tests.support.resp_commands import CommandError

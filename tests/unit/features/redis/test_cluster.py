@@ -1,8 +1,8 @@
 import unittest
 
 from deepseek_cursor_proxy.features.redis.address import Node
-from deepseek_cursor_proxy.features.redis.cluster import Redirection, _owners, key_of, redirection, slot_of
-from deepseek_cursor_proxy.features.redis.protocol import RedisRefused, ReplyError
+from deepseek_cursor_proxy.features.redis.client import Redirection, _owners, key_of, redirection, slot_of
+from deepseek_cursor_proxy.features.redis.connection import RedisRefused, ReplyError
 
 
 class TestSlots(unittest.TestCase):

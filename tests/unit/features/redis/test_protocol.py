@@ -3,8 +3,8 @@ import random
 import unittest
 from unittest import mock
 
-from deepseek_cursor_proxy.features.redis import protocol
-from deepseek_cursor_proxy.features.redis.protocol import (
+from deepseek_cursor_proxy.features.redis import connection as protocol
+from deepseek_cursor_proxy.features.redis.connection import (
     ProtocolError,
     Reply,
     ReplyError,

@@ -13,10 +13,9 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.features.redis import client, state
 from deepseek_cursor_proxy.features.redis.address import RedisAddress
 from deepseek_cursor_proxy.features.redis.client import RedisClient
-from deepseek_cursor_proxy.features.redis.protocol import RedisUnavailable
+from deepseek_cursor_proxy.features.redis.connection import RedisUnavailable
 from deepseek_cursor_proxy.features.redis.scripts import SETTLE_LIMITS
 from deepseek_cursor_proxy.features.redis.state import Backlog, SharedState
-from deepseek_cursor_proxy.features.sealed import Sealer
 from tests.support.polling import wait_until
 from tests.support.resp_commands import CommandError
 from tests.support.resp_server import RespServer
@@ -292,7 +291,7 @@ class TestSecret(EngineTestCase):
 
     def test_a_bad_address_is_refused_in_words(self) -> None:
         with self.assertRaisesRegex(StartupError, "several servers"):
-            SharedState("redis://a,b", bytes(32), self.instance().reasonings.database, Sealer)
+            SharedState("redis://a,b", bytes(32), self.instance().reasonings.database)
 
 
 @contextmanager
