@@ -1,8 +1,8 @@
 """Named keys: who uses the proxy, and how much each may use.
 
-limits       Limiter: what keys and groups may use, reserved before a call and settled after it
-admission    one request in the limits
-store        what is spent and reserved, tables of the store's file
+feature    a request of a named key: its model, and the estimate that is reserved
+limits     Limiter: what keys and groups may use, reserved before a call and settled after it
+store      what is spent and reserved, tables of the store's file
 """
 
 ADMIN_ROUTES = (("/api/keys", "features.keys.admin:keys"),)
