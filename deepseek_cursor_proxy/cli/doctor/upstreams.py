@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.upstreams import serving
 from deepseek_cursor_proxy.deepseek import hosts, model_names, model_resolver
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamTimeout
-from deepseek_cursor_proxy.features.usage import balance
+from deepseek_cursor_proxy.features.usage.command import BALANCE_PATH, Account, read_account
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
@@ -180,12 +180,12 @@ def _ask(client: UpstreamClient, upstream: CheckedUpstream, key: NamedKey) -> Ke
     return KeyAnswer(key.variable, None, failure=failure)
 
 
-def _account(client: UpstreamClient, upstream: CheckedUpstream) -> balance.Account | None:
+def _account(client: UpstreamClient, upstream: CheckedUpstream) -> Account | None:
     """The account of the first key; None at another host than DeepSeek, which alone has one."""
-    destination = Destination(upstream.base_url + balance.PATH, method="GET")
+    destination = Destination(upstream.base_url + BALANCE_PATH, method="GET")
     with contextlib.suppress(ProxyError, ValueError):
         with closing(client.send(destination, b"", upstream.keys[0].key, None)) as response:
-            return balance.read_account(as_object(decode_upstream_json(response.read())))
+            return read_account(as_object(decode_upstream_json(response.read())))
     return None
 
 
@@ -243,7 +243,7 @@ def check_key(name: str, answer: KeyAnswer) -> Finding:
             return warning(name, f"the upstream answers {status} when asked for its models", "try again in a moment")
 
 
-def _check_account(upstream: CheckedUpstream, account: balance.Account | None) -> Iterator[Finding]:
+def _check_account(upstream: CheckedUpstream, account: Account | None) -> Iterator[Finding]:
     if account is None:
         return
     name = upstream.name(BALANCE)

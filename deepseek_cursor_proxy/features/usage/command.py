@@ -10,10 +10,10 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
@@ -22,12 +22,11 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.deepseek.prices import PriceList, format_amount
-from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamRefused
+from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.features.dashboard import running
-from deepseek_cursor_proxy.features.usage import balance
 from deepseek_cursor_proxy.features.usage.ledger import DaySums
 from deepseek_cursor_proxy.features.usage.report import GROUPS, NAMELESS, Period, UsageGroup, UsageReport, make_report
-from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
+from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.database import open_read_only
 from deepseek_cursor_proxy.storage.faults import Unusable
@@ -37,6 +36,8 @@ from deepseek_cursor_proxy.upstream.connections import Destination
 _DEFAULT_DAYS = 30
 # A person waits for it, not for a model that thinks.
 _BALANCE_SECONDS = 20.0
+BALANCE_PATH = "/user/balance"
+_MOST_CURRENCIES = 10
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -176,7 +177,35 @@ _CSV_FIELDS = (
 )  # fmt: skip
 
 
-# balance …
+# balance: the answer of `GET /user/balance`, checked …
+
+
+class Balance(NamedTuple):
+    """An amount in one currency, and of it what was granted and what was paid in; DeepSeek writes them as text."""
+
+    currency: str
+    total: str
+    granted: str
+    topped_up: str
+
+
+class Account(NamedTuple):
+    """Whether it can be used for calls, and its balances."""
+
+    is_available: bool
+    balances: tuple[Balance, ...]
+
+
+def read_account(body: Mapping[str, Any]) -> Account:
+    """Parse an answer of `GET /user/balance`. Raises UpstreamFailed if it is not DeepSeek's."""
+    infos = [as_object(info) for info in as_list(body.get("balance_infos"))][:_MOST_CURRENCIES]
+    if not isinstance(body.get("is_available"), bool) or "balance_infos" not in body:
+        raise UpstreamFailed(
+            "The answer has no balance_infos; only DeepSeek's own API has a balance. Check --base-url."
+        )
+    names = ("currency", "total_balance", "granted_balance", "topped_up_balance")
+    balances = [Balance(*(safe_text(info.get(name, "?"), 30) for name in names)) for info in infos]
+    return Account(body["is_available"], tuple(balances))
 
 
 def print_balance(options: dict[str, Any]) -> int:
@@ -185,10 +214,10 @@ def print_balance(options: dict[str, Any]) -> int:
     key = _key()
     config = dataclasses.replace(config, request_timeout=min(config.request_timeout, _BALANCE_SECONDS))
     host = config.upstream_base_url
-    destination = Destination(host.rstrip("/") + balance.PATH, method="GET")
+    destination = Destination(host.rstrip("/") + BALANCE_PATH, method="GET")
     try:
         with closing(UpstreamClient(config)) as client, closing(client.send(destination, b"", key, None)) as response:
-            account = balance.read_account(as_object(decode_upstream_json(response.read())))
+            account = read_account(as_object(decode_upstream_json(response.read())))
     except (ProxyError, ValueError) as error:
         print(f"deepseek-cursor-proxy: {safe_text(_failure(error, host).replace(key, '***'), 1000)}", file=sys.stderr)
         return 1
