@@ -10,7 +10,7 @@ command that looks at something creates no file.
     store             counts or deletes stored reasoning and responses
     access_key        creates a key for a client, or prints the digest of one
     questions         asks the user at the terminal
-    run_command       runs a client that uses the proxy; setup.launches has what each client gets
+    run_command       runs a client that uses the proxy, with what each client gets
     setup_command     configures clients, or undoes that; setup has the clients
     service           runs the proxy as a service of systemd or launchd
     doctor_command    finds problems and names the remedy; doctor has the checks

@@ -32,8 +32,7 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
 )
 from deepseek_cursor_proxy.cli.parser import config_path, given_settings, program_name
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
-from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.features.redis import doctor as engine
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
@@ -78,9 +77,7 @@ def _find_key(config: ProxyConfig) -> NamedKey | None:
     is_enough = key is not None and upstreams.is_usable(key, config)
     if is_enough or not hosts or not questions.can_ask():
         return key
-    typed = questions.ask_secret(f"API key for {' and '.join(hosts)}, to check it too (Enter to skip): ")
-    if typed and (problem := why_not_plausible(typed)):
-        raise StartupError(problem)
+    typed = questions.ask_key(f"API key for {' and '.join(hosts)}, to check it too (Enter to skip): ")
     return NamedKey("", typed) if typed else key
 
 

@@ -5,6 +5,7 @@ Input that is closed, at its end or no terminal is an empty answer, and an empty
 
 import sys
 
+from deepseek_cursor_proxy.config.access_keys import why_not_plausible
 from deepseek_cursor_proxy.errors import StartupError
 
 
@@ -74,6 +75,14 @@ def ask_secret(prompt: str) -> str:
         return getpass(prompt).strip()
     except _NO_ANSWER:
         return ""
+
+
+def ask_key(prompt: str) -> str:
+    """Ask for an API key; empty if none is typed, StartupError for what cannot be one."""
+    key = ask_secret(prompt)
+    if key and (problem := why_not_plausible(key)):
+        raise StartupError(problem)
+    return key
 
 
 def read_secret(prompt: str) -> str:

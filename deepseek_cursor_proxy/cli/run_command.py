@@ -3,10 +3,15 @@
 The proxy that runs with this store is used; without one, a proxy of our own runs in this process and ends with the
 client. The client is in our process group and has our terminal: Ctrl-C, keys and the window's size reach it without
 us, and its screen is its own, so what our proxy prints goes to a log file. Its exit code is ours.
+
+What each client gets for one run is what `setup` writes into its files (`setup/clients`). Variables are preferred, as
+flags of another user's process can be read; no flag and no file holds a key. The files are in a folder that is gone
+after the run. Each row of RUNNABLE was tried with the version in tests/interop.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import queue
 import shutil
@@ -15,8 +20,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -24,15 +29,15 @@ from typing import Any
 
 from deepseek_cursor_proxy.cli import questions, serve
 from deepseek_cursor_proxy.cli.parser import config_path, load, program_name
-from deepseek_cursor_proxy.cli.setup import clients
-from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, ProxyEndpoint
-from deepseek_cursor_proxy.cli.setup.launches import RUNNABLE, Runnable
+from deepseek_cursor_proxy.cli.setup import clients, codex_catalogue
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, PROVIDER, Machine, ProxyEndpoint
+from deepseek_cursor_proxy.cli.setup.json_text import JsonEdit
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
+from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.config.settings import HOME
 from deepseek_cursor_proxy.config.values import expand_home
-from deepseek_cursor_proxy.deepseek.model_names import MODELS
+from deepseek_cursor_proxy.deepseek.model_names import CONTEXT_TOKENS, OUTPUT_TOKENS
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.storage import private_files
@@ -44,16 +49,31 @@ _FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGBREAK")
 _FORWARDED = ("SIGTERM", "SIGHUP")
 
 
+@dataclass(frozen=True)
+class Launch:
+    """What a client gets for one run; a variable that is None is unset, and flags stand before those of the user."""
+
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    flags: Sequence[str] = ()
+    files: Mapping[Path, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A client by its command, with the command that installs it.
+
+    `launch` gets an endpoint with the key, which is also in the variable that the endpoint names, and the folder.
+    """
+
+    program: str
+    title: str
+    install: str
+    launch: Callable[[ProxyEndpoint, Path], Launch]
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.usage = f"{parser.prog} [flags] CLIENT [ARGUMENTS …]"
-    # Not `model`: that is the setting of the proxy.
-    parser.add_argument(
-        "--model",
-        dest="client_model",
-        choices=MODELS[::-1],
-        default=clients.FLASH,
-        help="the model that the client begins with (default %(default)s)",
-    )
+    clients.add_model_flag(parser, "the model that the client begins with")
     parser.add_argument("client", nargs="?", metavar="CLIENT", help=", ".join(RUNNABLE))
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the client's own, unchanged")
 
@@ -67,8 +87,7 @@ def run(options: dict[str, Any]) -> int:
     if program is None:
         raise StartupError(f"{client.title} is not installed: no `{client.program}` is on the PATH; `{client.install}`")
     loaded = serve.with_usable_store(load(options))
-    variable = clients.ACCESS_KEY_VARIABLE if loaded.config.served_keys else clients.DEEPSEEK_KEY_VARIABLE
-    endpoint = ProxyEndpoint("", variable, model=options["client_model"])
+    endpoint = ProxyEndpoint("", clients.key_variable(loaded.config), model=options["client_model"])
     endpoint = replace(endpoint, key=_key(endpoint, client))
     with (
         _proxy(loaded, config_path(options), client) as root,
@@ -107,9 +126,7 @@ def _key(endpoint: ProxyEndpoint, client: Runnable) -> str:
         if problem := why_not_sendable(key):
             raise StartupError(f"{variable}: {problem}")
         return key
-    key = questions.ask_secret(f"{client.title} needs {endpoint.key_word} (hidden, kept for this run only): ")
-    if key and (problem := why_not_plausible(key)):
-        raise StartupError(problem)
+    key = questions.ask_key(f"{client.title} needs {endpoint.key_word} (hidden, kept for this run only): ")
     if not key:
         raise StartupError(
             f"{client.title} needs {endpoint.key_word}: set {variable}, as in "
@@ -205,3 +222,88 @@ def _wait(child: "subprocess.Popen[bytes]") -> int:
         # Windows a wait without a timeout also blocks Ctrl-C.
         with contextlib.suppress(queue.Empty):
             return ended.get(timeout=0.5)
+
+
+# What each client gets …
+
+
+def _claude(endpoint: ProxyEndpoint, folder: Path) -> Launch:
+    here = Machine.here()
+    machine = replace(here, environment={**here.environment, endpoint.key_variable: endpoint.key or ""})
+    place = machine.folder("CLAUDE_CONFIG_DIR", machine.home / ".claude")
+    settings = (place / "settings.json", Path(".claude/settings.json"), Path(".claude/settings.local.json"))
+    token = "ANTHROPIC_AUTH_TOKEN"
+    for found in clients.other_values(machine, endpoint, [], [(path, token) for path in settings]):
+        raise StartupError(
+            f"Claude Code would send {found} in place of {endpoint.key_word}; remove it there, or set "
+            "CLAUDE_CONFIG_DIR to another folder for this run"
+        )
+    variables = clients.claude_code_variables(endpoint)
+    # The `env` of the user's own settings goes before the environment, and this file before both. It would also send
+    # the other key.
+    path, other = folder / "settings.json", "ANTHROPIC_API_KEY"
+    files = {path: json.dumps({"env": {**variables, other: ""}})}
+    return Launch({**variables, token: endpoint.key, other: None}, ("--settings", str(path)), files)
+
+
+def _codex(endpoint: ProxyEndpoint, folder: Path) -> Launch:
+    path = folder / clients.CODEX_CATALOGUE
+    provider = {f"{clients.CODEX_TABLE}.{name}": value for name, value in clients.codex_provider(endpoint).items()}
+    values = {**clients.codex_keys(endpoint, path), **provider}
+    # What is no TOML counts as text, so nothing has to be quoted.
+    flags = [word for name, value in values.items() for word in ("-c", f"{name}={value}")]
+    return Launch(flags=flags, files={path: codex_catalogue.text(endpoint.models)})
+
+
+def _opencode(endpoint: ProxyEndpoint, folder: Path) -> Launch:
+    return Launch({"OPENCODE_CONFIG_CONTENT": JsonEdit(clients.opencode_values(endpoint)).by_hand()})
+
+
+def _copilot(endpoint: ProxyEndpoint, folder: Path) -> Launch:
+    # What the user has set for another provider; each of these goes before one of ours.
+    others = ("BEARER_TOKEN", "API_KEY_COMMAND", "HEADERS", "TRANSPORT", "MODEL_ID", "WIRE_MODEL", "MAX_OUTPUT_TOKENS")
+    values = {
+        "BASE_URL": endpoint.base_url,
+        "TYPE": "openai",
+        "API_KEY": endpoint.key,
+        # It does not know how much these models can read.
+        "MAX_PROMPT_TOKENS": str(CONTEXT_TOKENS - OUTPUT_TOKENS),
+        **dict.fromkeys(others),
+    }
+    variables = {f"COPILOT_PROVIDER_{name}": value for name, value in values.items()}
+    return Launch({**variables, "COPILOT_MODEL": endpoint.model})
+
+
+def _qwen(endpoint: ProxyEndpoint, folder: Path) -> Launch:
+    variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.key, "OPENAI_MODEL": endpoint.model}
+    return Launch(variables, ("--auth-type", "openai"))
+
+
+def _aider(endpoint: ProxyEndpoint, folder: Path) -> Launch:
+    path = folder / clients.AIDER_METADATA
+    values = {**clients.aider_keys(endpoint), "model-metadata-file": str(path), "openai-api-key": endpoint.key}
+    variables = {f"AIDER_{name.upper().replace('-', '_')}": value for name, value in values.items()}
+    return Launch(variables, files={path: json.dumps(clients.aider_models(endpoint))})
+
+
+def _pi(endpoint: ProxyEndpoint, folder: Path) -> Launch:
+    # An extension, because the file for models has no flag.
+    path = folder / f"{PROVIDER}.js"
+    provider = json.dumps(clients.pi_provider(endpoint))
+    extension = f"export default (pi) => pi.registerProvider({json.dumps(PROVIDER)}, {provider});\n"
+    flags = ("--extension", str(path), "--provider", PROVIDER, "--model", endpoint.model)
+    return Launch(flags=flags, files={path: extension})
+
+
+RUNNABLE = {
+    each.program: each
+    for each in (
+        Runnable("claude", "Claude Code", "npm install -g @anthropic-ai/claude-code", _claude),
+        Runnable("codex", "Codex", "npm install -g @openai/codex", _codex),
+        Runnable("opencode", "opencode", "npm install -g opencode-ai", _opencode),
+        Runnable("copilot", "GitHub Copilot", "npm install -g @github/copilot", _copilot),
+        Runnable("qwen", "Qwen Code", "npm install -g @qwen-code/qwen-code", _qwen),
+        Runnable("aider", "aider", "python -m pip install aider-install && aider-install", _aider),
+        Runnable("pi", "pi", "npm install -g @earendil-works/pi-coding-agent", _pi),
+    )
+}

@@ -32,11 +32,11 @@ from deepseek_cursor_proxy.cli.setup.clients import (
     status,
 )
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential, why_not_plausible
+from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.settings import HOME
 from deepseek_cursor_proxy.config.values import expand_home
-from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS, MODELS
+from deepseek_cursor_proxy.deepseek.model_names import KNOWN_MODELS
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import redact_keys
 
@@ -51,14 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--print", action="store_true", help="print the lines to add by hand; change nothing")
     which.add_argument("--undo", action="store_true", help="undo what setup changed")
-    # Not `model`: that is the setting of the proxy.
-    parser.add_argument(
-        "--model",
-        dest="client_model",
-        choices=MODELS[::-1],
-        default=clients.FLASH,
-        help="model of the client (default %(default)s)",
-    )
+    clients.add_model_flag(parser, "model of the client")
     parser.add_argument("--yes", action="store_true", help="skip confirmation")
     parser.add_argument("--show", action="store_true", help="show new files whole, such as Codex's model catalogue")
     parser.add_argument(
@@ -123,7 +116,7 @@ def run(options: dict[str, Any]) -> int:
 
 def _endpoint(config: ProxyConfig, url: str | None) -> tuple[ProxyEndpoint, str | None]:
     """The address by the flag, else of the proxy that runs with this store, else by the settings; its public URL."""
-    variable = clients.ACCESS_KEY_VARIABLE if config.served_keys else clients.DEEPSEEK_KEY_VARIABLE
+    variable = clients.key_variable(config)
     if url is not None:
         return ProxyEndpoint(url, variable), url
     from deepseek_cursor_proxy.features.dashboard import command as dashboard
@@ -148,9 +141,7 @@ def _with_key(client: Client, endpoint: ProxyEndpoint) -> ProxyEndpoint:
         return endpoint
     key = os.environ.get(endpoint.key_variable, "").strip()
     if not key:
-        key = questions.ask_secret(f"{client.title} keeps the key in its file; type {endpoint.key_word}: ")
-        if key and (problem := why_not_plausible(key)):
-            raise StartupError(problem)
+        key = questions.ask_key(f"{client.title} keeps the key in its file; type {endpoint.key_word}: ")
     if not is_credential(key):
         raise StartupError(
             f"{client.title} needs the key itself in its file: set {endpoint.key_variable} for this command, as in "

@@ -34,12 +34,11 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
     warning,
 )
 from deepseek_cursor_proxy.cli.setup.clients import (
-    ACCESS_KEY_VARIABLE,
     CLIENTS,
-    DEEPSEEK_KEY_VARIABLE,
     Client,
     Machine,
     ProxyEndpoint,
+    key_variable,
     missing_variable,
     status,
 )
@@ -308,8 +307,7 @@ def check_clients(subject: Subject) -> list[Finding]:
         machine = Machine.here()
     except StartupError:
         return [skipped(name, "there is no home directory to look for them in")]
-    variable = ACCESS_KEY_VARIABLE if config.served_keys else DEEPSEEK_KEY_VARIABLE
-    endpoint = ProxyEndpoint(root, variable)
+    endpoint = ProxyEndpoint(root, key_variable(config))
     here: list[Client] = []
     others: list[Client] = []
     more: list[Finding] = []

@@ -1,7 +1,6 @@
 """Setting up clients: their configuration files are edited so that they use the proxy, and restored.
 
     clients             each client: its files on every system, what has to stand there, and whether it does
-    launches            the clients that `run` starts: variables and flags for one run
     codex_catalogue     what Codex has to know of the models
     documents           files of other programs as text and back to the same bytes; what an editor is
     marked_text         edits of TOML and YAML, which mark their lines

@@ -7,6 +7,7 @@ A client names an environment variable, so that no file holds a key; one that ca
 itself. A Machine gets the system, the home and the environment from outside, so a test can be on any system.
 """
 
+import argparse
 import contextlib
 import os
 import re
@@ -22,6 +23,7 @@ from deepseek_cursor_proxy.cli.setup import codex_catalogue
 from deepseek_cursor_proxy.cli.setup.documents import Editor, Unreadable, WholeFile, read_text
 from deepseek_cursor_proxy.cli.setup.json_text import JsonDocument, JsonEdit
 from deepseek_cursor_proxy.cli.setup.marked_text import TomlEdit, YamlItems, YamlKeys
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.deepseek.model_names import (
@@ -47,6 +49,17 @@ HIDDEN_KEY = "sk-…"
 
 JsonValues = dict[tuple[str, ...], Any]
 YamlValues = Mapping[str, str | int | Sequence[str] | Mapping[str, int]]
+
+
+def add_model_flag(parser: argparse.ArgumentParser, help: str) -> None:
+    # Not `model`: that is the setting of the proxy.
+    help = f"{help} (default %(default)s)"
+    parser.add_argument("--model", dest="client_model", choices=MODELS[::-1], default=FLASH, help=help)
+
+
+def key_variable(config: ProxyConfig) -> str:
+    """The variable that holds the key for a proxy with these settings."""
+    return ACCESS_KEY_VARIABLE if config.served_keys else DEEPSEEK_KEY_VARIABLE
 
 
 @dataclass(frozen=True)

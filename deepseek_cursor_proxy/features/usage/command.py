@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.cli.parser import load
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.config.access_keys import why_not_plausible, why_not_sendable
+from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.deepseek.prices import PriceList, format_amount
 from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamFailed, UpstreamRefused
@@ -244,9 +244,7 @@ def _key() -> str:
     if not key:
         if not questions.can_ask():
             raise StartupError(f"no key: set {HELD_KEY}, or run this in a terminal and type it")
-        key = questions.ask_secret("DeepSeek API key: ")
-        if problem := why_not_plausible(key):
-            raise StartupError(problem)
+        key = questions.ask_key("DeepSeek API key: ")
     if problem := why_not_sendable(key):
         raise StartupError(problem)
     return key

@@ -7,8 +7,8 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.cli import questions, run_command
+from deepseek_cursor_proxy.cli.run_command import RUNNABLE, Launch
 from deepseek_cursor_proxy.cli.setup.clients import ACCESS_KEY_VARIABLE, PRO, ProxyEndpoint
-from deepseek_cursor_proxy.cli.setup.launches import RUNNABLE, Launch
 from deepseek_cursor_proxy.features.dashboard import command as dashboard
 from deepseek_cursor_proxy.features.dashboard.running import RunningProxy
 from tests.support.commands import CommandTestCase
