@@ -1,13 +1,9 @@
 """How the fake answers: the bytes of each API, the context cache, the script, faults, and what it leaves behind."""
 
-import http.client
 import json
-import socket
-import threading
-import time
 from typing import Any
 
-from tests.fake_deepseek import Answer, Call, Citation, Failure, FakeDeepSeek, Raw, Search
+from tests.fake_deepseek import Answer, Call, Citation, Search
 from tests.fake_deepseek.contract import MISSING_REASONING
 from tests.fake_deepseek.test_refusals import OFF, TOOL, USER, FakeCase, Json, body, calls, result, says
 from tests.support.harness import chat_chunks
@@ -193,74 +189,3 @@ class TestScript(FakeCase):
         error = self.ask(body(), Authorization="Bearer sk-bad-0000")["error"]
         self.assertEqual("Authentication Fails, Your api key: ****0000 is invalid", error["message"])
         self.assertEqual(("authentication_error", "invalid_request_error"), (error["type"], error["code"]))
-
-    def test_the_queue_comes_before_the_responder_and_can_be_forgotten(self) -> None:
-        self.use(responder=lambda payload: Answer(content=f"{len(payload['messages'])} messages"))
-        self.fake.answer(Answer(content="first"), Answer(content="stale"))
-        said = [self.ask(body())["choices"][0]["message"]["content"]]
-        self.fake.forget()
-        said.append(self.ask(body())["choices"][0]["message"]["content"])
-        self.assertEqual((["first", "1 messages"], 1), (said, len(self.fake.seen)))
-
-    def test_faults_are_played_whatever_is_asked(self) -> None:
-        self.fake.answer(Failure(503, "Busy.", headers=(("Retry-After", "7"),)), Failure(529, body=b"<p>no</p>"))
-        busy = self.send({"model": "nobody"})
-        self.assertEqual((503, "7"), (busy.status, busy.headers["Retry-After"]))
-        self.assertEqual("Busy.", json.loads(busy.read())["error"]["message"])
-        self.assertEqual(b"<p>no</p>", self.send(b"{").read())
-        self.fake.answer(Raw(b"nonsense\r\n\r\n"))
-        with self.assertRaises(http.client.BadStatusLine):
-            self.send(body())
-        self.assertEqual(([503, 529, 0], []), ([each.status for each in self.fake.seen], self.fake.refused))
-
-
-class TestDelivery(FakeCase):
-    def test_a_cut_answer_ends_there_and_is_not_in_the_cache(self) -> None:
-        for stream, cut_after in ((True, 2), (False, 20)):
-            self.fake.answer(Answer("x", f"Hello {stream}.", cut_after=cut_after))
-            with self.assertRaises(http.client.IncompleteRead) as cut:
-                self.send(body(stream=stream, tools=[TOOL])).read()
-            partial = cut.exception.partial
-            self.assertEqual(cut_after, partial.count(b"data: ") if stream else len(partial))
-            self.connection.close()
-        histories = ((USER,), (USER, says("Hello True.", "x"), USER))
-        hits = [self.ask(body(*each, tools=[TOOL]))["usage"]["prompt_cache_hit_tokens"] for each in histories]
-        self.assertEqual(hits[0], hits[1])
-
-    def test_a_stalled_answer_continues_when_released(self) -> None:
-        for stream, stall_after, first in ((True, 1, b"data: "), (True, 4, b"data: [DONE]"), (False, 2, b"\n\n")):
-            self.fake.release.clear()
-            self.fake.answer(Answer(content="Hi.", comments=0 if stream else 2, stall_after=stall_after))
-            reply, data = self.send(body(stream=stream)), b""
-            while first not in data:
-                data += reply.read(1)
-            self.fake.stalls.get(timeout=5)
-            self.fake.release.set()
-            data += reply.read()
-            self.assertTrue(data.endswith(b"data: [DONE]\n\n") if stream else json.loads(data))
-        self.assertFalse(self.fake.wait_for_hangup(0))
-
-    def test_a_client_that_leaves_is_noticed(self) -> None:
-        # The long one is more than the buffers of both sides hold: the fake is still writing when the client goes.
-        for step in (Answer(content="Hi.", stall_after=1), Answer("x" * 20_000_000, piece=500_000)):
-            self.fake.answer(step)
-            self.send(body(stream=True)).close()
-            self.connection.close()
-            self.assertTrue(self.fake.wait_for_hangup())
-            self.fake.forget()
-            self.assertFalse(self.fake.wait_for_hangup(0))
-
-    def test_closing_ends_every_connection_and_thread_and_may_be_repeated(self) -> None:
-        before = threading.active_count()
-        self.use()
-        self.fake.answer(Answer(content="Hi.", pause=3600))
-        paced = self.send(body(stream=True))
-        self.enterContext(socket.create_connection(("127.0.0.1", int(self.fake.url.rpartition(":")[2]))))
-        began = time.monotonic()
-        self.fake.close()
-        self.assertLess(time.monotonic() - began, 1)
-        self.assertEqual(before, threading.active_count())
-        self.assertFalse(self.fake.wait_for_hangup(0))
-        paced.close()
-        self.fake.close()
-        FakeDeepSeek().close()
