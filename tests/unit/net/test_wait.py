@@ -1,4 +1,4 @@
-"""Waiting, on systems that have poll, tell a client that leaves, or have neither."""
+"""Waiting, on systems that have poll, tell a client that leaves, or have neither; what ends a wait; deadlines."""
 
 import functools
 import select
@@ -7,14 +7,16 @@ import threading
 import time
 import unittest
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, ProxyStopping
 from deepseek_cursor_proxy.net import wait as waiting
 from deepseek_cursor_proxy.net.wait import (
+    Deadline,
     ReadWaiter,
+    Wakeup,
     pause,
     wait_readable,
     wait_until_client_reads,
@@ -207,3 +209,47 @@ class TestWaiting(unittest.TestCase):
         self.assertFalse(waiting.has_left(client))
         theirs.close()
         self.assertTrue(waiting.has_left(client))
+
+
+class TestWakeup(unittest.TestCase):
+    def setUp(self) -> None:
+        self.wakeup = Wakeup()
+        self.addCleanup(self.wakeup.close)
+
+    def test_a_wakeup_that_is_set_ends_every_kind_of_wait_of_its_peer_now_and_later(self) -> None:
+        for name, system in systems().items():
+            with self.subTest(name), mock.patch.multiple(waiting, **system), closing(Wakeup()) as wakeup:
+                silent, _ = socket_pair(self)
+                waiter = ReadWaiter(silent, wakeup)
+                self.assertFalse(waiter.wait(0.0) or wait_readable(silent, 0.0, wakeup))
+                for end in (functools.partial(wait_readable, silent), lambda *_: waiter.wait(SOON), pause):  # noqa: B023
+                    with soon(wakeup.set), self.assertRaises(ClientGone):
+                        end(SOON, wakeup)
+
+    def test_a_wakeup_set_with_a_reason_ends_each_wait_with_a_new_error(self) -> None:
+        self.wakeup.set(ProxyStopping)
+        errors = []
+        for _ in range(2):
+            with self.assertRaises(ProxyStopping) as caught:
+                pause(SOON, self.wakeup)
+            errors.append(caught.exception)
+        self.assertIsNot(*errors)
+        self.assertFalse(self.wakeup.has_left())
+
+    def test_only_the_first_set_of_a_wakeup_counts_and_none_after_close(self) -> None:
+        self.assertEqual([True, False], [self.wakeup.set(), self.wakeup.set(ProxyStopping)])
+        self.assertEqual((True, None), (self.wakeup.has_left(), self.wakeup.close_reason))
+        closed = Wakeup()
+        closed.close()
+        self.assertEqual((False, False), (closed.set(), closed.has_left()))
+
+
+class TestDeadline(unittest.TestCase):
+    def test_a_deadline_is_over_when_no_time_is_left(self) -> None:
+        for seconds, is_over in ((20, False), (0, True), (-1, True)):
+            later = Deadline.after(seconds)
+            self.assertEqual((is_over, is_over), (later.is_over, later.left <= 0))
+        self.assertAlmostEqual(20, Deadline.after(20).left, delta=1)
+
+    def test_the_earliest_of_several_is_a_deadline(self) -> None:
+        self.assertTrue(min(Deadline.after(20), Deadline.after(-1)).is_over)

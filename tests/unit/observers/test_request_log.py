@@ -108,13 +108,10 @@ class TestRequestLog(unittest.TestCase):
 class TestRecord(unittest.TestCase):
     def test_a_record_counts_turns_and_marks_where_each_reasoning_came_from(self) -> None:
         turns = (
-            turn(1, Source.STORE, proof="exact"),
-            turn(3, Source.CLIENT),
-            turn(5, Source.DISPLAY),
-            turn(7, Source.STORE, is_empty=True, proof="near"),
-            turn(9, Source.MISSING, proof="unknown"),
+            turn(1, Source.STORE, proof="exact"), turn(3, Source.CLIENT), turn(5, Source.DISPLAY),
+            turn(7, Source.STORE, is_empty=True, proof="near"), turn(9, Source.MISSING, proof="unknown"),
             turn(100_000, Source.MISSING, ReasoningNeed.NONE),
-        )
+        )  # fmt: skip
         record = make_record(
             finished(
                 prepared=prepared(*turns, repairs={"moved": 2}, transcript_count=3),
@@ -125,15 +122,11 @@ class TestRecord(unittest.TestCase):
         self.assertEqual(TurnCounts(2, 1, 1, 1, 3), record.turns)
         self.assertEqual(
             [
-                TurnMark(1, "store", "exact"),
-                TurnMark(3, "client", ""),
-                TurnMark(5, "display", ""),
-                TurnMark(7, "empty", "near"),
-                TurnMark(9, "missing", "unknown"),
-                TurnMark(100_000, "none", ""),
+                TurnMark(1, "store", "exact"), TurnMark(3, "client", ""), TurnMark(5, "display", ""),
+                TurnMark(7, "empty", "near"), TurnMark(9, "missing", "unknown"), TurnMark(100_000, "none", ""),
             ],
             record.strip,
-        )
+        )  # fmt: skip
         self.assertEqual(
             ({"moved": 2}, "message 12 changed (user content)", 1), (record.repairs, record.divergence, record.retries)
         )

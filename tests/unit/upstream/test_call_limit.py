@@ -5,12 +5,10 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, QueueFull
-from deepseek_cursor_proxy.net import wait as queued_calls
 from deepseek_cursor_proxy.upstream import call_limit
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits, Slot
 from tests.support.polling import wait_until
 from tests.support.threads import in_background
-from tests.unit.net.test_wait import Client, socket_pair, systems
 
 PATIENCE = 20.0
 
@@ -132,41 +130,6 @@ class TestCallLimit(unittest.TestCase):
             in_background(self, lambda: limit.acquire(caller=b"ben").release())
             await_queue(limit, 9)
         slot.release()
-
-    def test_a_client_that_leaves_frees_its_place_in_the_queue(self) -> None:
-        for name, system in systems().items():
-            with self.subTest(name), mock.patch.multiple(queued_calls, **system):
-                self.leave_the_queue()
-
-    def leave_the_queue(self) -> None:
-        limit = CallLimit(1, PATIENCE)
-        slot = limit.acquire()
-        ours, theirs = socket_pair(self)
-        outcomes: list[str] = []
-
-        def leave() -> None:
-            try:
-                limit.acquire(Client(ours))
-            except ClientGone:
-                outcomes.append("gone")
-
-        def stay() -> None:
-            mine = limit.acquire()
-            outcomes.append("served")
-            mine.release()
-
-        threads = []
-        for number, call in enumerate((stay, leave, stay)):
-            threads.append(in_background(self, call))
-            await_queue(limit, number + 1)
-        first, _, last = limit._queue
-        theirs.close()
-        threads[1].join(PATIENCE)
-        self.assertEqual((["gone"], [first, last]), (outcomes, limit._queue))
-        slot.release()
-        for thread in threads:
-            thread.join(PATIENCE)
-        self.assertEqual((["gone", "served", "served"], 0), (outcomes, limit.running_calls))
 
     def test_a_slot_granted_while_the_client_leaves_is_not_lost(self) -> None:
         limit = CallLimit(1, PATIENCE)

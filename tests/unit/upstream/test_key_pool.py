@@ -102,11 +102,6 @@ class TestKeyPool(unittest.TestCase):
         self.now += 40
         self.assertTrue(self.pool.is_ready_for(KIND))
 
-    def test_a_pool_without_keys_has_none(self) -> None:
-        pool = KeyPool(())
-        self.assertTrue(pool.is_empty)
-        self.assertFalse(pool.is_ready)
-
     def test_keys_are_named_by_their_digest(self) -> None:
         key = self.take().key
         self.assertEqual(str(AccessKey.of(KEYS[0])), key.digest)

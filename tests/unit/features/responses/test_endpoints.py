@@ -77,14 +77,10 @@ class TestPages(unittest.TestCase):
 class TestReplay(unittest.TestCase):
     def test_starting_after_is_read_from_the_query(self) -> None:
         for query, expected in (
-            ("", None),
-            ("stream=false&starting_after=7", None),
-            ("starting_after=7", None),
-            ("stream=true", -1),
-            ("stream=true&starting_after=-1", -1),
-            ("stream=true&starting_after=0", 0),
+            ("", None), ("stream=false&starting_after=7", None), ("starting_after=7", None), ("stream=true", -1),
+            ("stream=true&starting_after=-1", -1), ("stream=true&starting_after=0", 0),
             ("starting_after=12&stream=true", 12),
-        ):
+        ):  # fmt: skip
             self.assertEqual(expected, responses.starting_after(query), query)
 
     def test_a_starting_after_that_is_no_number_is_refused(self) -> None:

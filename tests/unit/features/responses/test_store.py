@@ -12,10 +12,7 @@ from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.features.responses import store as responses
 from deepseek_cursor_proxy.features.responses.store import EventLog, ResponseStore, StoredResponse, unpack_events
 from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.databases import StoreFileTestCase, StoreTestCase
-from tests.support.polling import PATIENCE
-from tests.support.systems import needs_removable_open_files
+from tests.support.databases import StoreTestCase
 from tests.support.traced_memory import traced_memory
 
 ME, YOU = b"m" * 32, b"y" * 32
@@ -125,13 +122,6 @@ class TestCallersThatAreNotKnown(ResponseStoreTestCase):
 
 
 class TestChains(ResponseStoreTestCase):
-    def test_a_response_just_stored_is_found_as_the_same_objects(self) -> None:
-        """The chat memory recognises the items of a chain by that."""
-        put = response("resp_1", output=[{"type": "message"}])
-        self.store.put(ME, put)
-        self.assertIs(put.body["output"][0], self.found("resp_1").body["output"][0])
-        self.assertIs(put.input[0], self.found("resp_1").input[0])
-
     def test_a_response_changed_by_another_process_is_read_from_the_file(self) -> None:
         self.store.put(ME, response("resp_1"))
         other = self.store_on(self.open())
@@ -140,19 +130,6 @@ class TestChains(ResponseStoreTestCase):
         other.delete(ME, "resp_1")
         self.assertIsNone(self.store.get(ME, "resp_1"))
         self.assertIsNone(self.store.get(YOU, "resp_1"))
-
-    def test_the_memory_for_unpacked_responses_is_limited(self) -> None:
-        with mock.patch.object(responses, "_MOST_BYTES_UNPACKED", 20_000):
-            store = self.store_on(self.database)
-        large, many = response("resp_1", text="x" * 8000), response("resp_0", values=[{} for _ in range(200_000)])
-        store.put(ME, large)
-        for number in range(9):
-            store.put(ME, response(f"resp_{number + 2}", text=f"{number}" * 8000))
-        # Many small values count as well.
-        self.store.put(ME, many)
-        for put, found in ((large, self.found("resp_1", store)), (many, self.found("resp_0"))):
-            self.assertEqual(put.body, found.body)
-            self.assertIsNot(put.body, found.body)
 
 
 class TestDeleting(ResponseStoreTestCase):
@@ -163,12 +140,6 @@ class TestDeleting(ResponseStoreTestCase):
         self.assertFalse(self.store.update(ME, response("r")))
         self.assertIsNone(self.store.get(ME, "r"))
         self.assertEqual(["a"], self.ids())
-
-    def test_clearing_the_reasoning_store_deletes_responses_too(self) -> None:
-        self.store.put(ME, response("r"))
-        with contextlib.closing(ReasoningStore(self.path)) as reasoning:
-            reasoning.clear()
-        self.assertEqual([], self.ids())
 
 
 class TestPruning(ResponseStoreTestCase):
@@ -280,32 +251,6 @@ class TestFaults(ResponseStoreTestCase):
             self.store._faults._warned_at = float("-inf")
             with self.assertLogs(responses.__name__, logging.WARNING):
                 self.assertIsNone(self.store.get(ME, "r"))
-
-    def test_a_response_store_on_a_closed_file_raises_nothing(self) -> None:
-        self.database.close()
-        self.assertIsNone(self.store.get(ME, "r"))
-        self.assertFalse(self.store.delete(ME, "r"))
-        self.assertEqual((0, 0), (self.store.prune(), self.store.fail_orphans()))
-
-
-class TestReopening(StoreFileTestCase):
-    @needs_removable_open_files
-    def test_a_file_deleted_while_running_is_created_again_with_pending_responses(self) -> None:
-        """The reopener of the reasoning store writes the pending changes of all stores."""
-        with (
-            contextlib.closing(ReasoningStore(self.path)) as owner,
-            contextlib.closing(ResponseStore(owner.database)) as store,
-        ):
-            store.put(ME, response("old", "in_progress"))
-            for each in list(self.path.parent.iterdir()):
-                each.unlink()
-            with self.assertLogs("deepseek_cursor_proxy", logging.WARNING):
-                store.put(ME, response("new"))
-                self.assertIsNotNone(store.get(ME, "new"))
-                self.assertTrue(owner.file.reopener.wait(PATIENCE))
-            self.assertEqual(1, store.stats().responses)
-            self.assertFalse(store.update(ME, response("old")))
-            self.assertIsNotNone(store.get(ME, "new"))
 
 
 DELTA = (

@@ -56,8 +56,7 @@ class TestResponsesStream(unittest.TestCase):
             streamed.end()
             whole.write(list(chat_stream.read_completion(completion(chunks))))
             whole.end()
-            with self.subTest(seed=seed):
-                self.assertEqual(streamed.response, whole.response)
+            self.assertEqual(streamed.response, whole.response, seed)
 
     def test_a_broken_response_stream_completes_its_items(self) -> None:
         for seed in range(width(50, 200)):
@@ -89,8 +88,7 @@ class TestResponsesStream(unittest.TestCase):
         ):
             deltas = [Delta(server=ServerDelta((ServerPiece(0, item, step),))) for step in steps]
             [found] = streamed([*deltas, Delta(finish_reason="stop")])["output"]
-            with self.subTest(item):
-                self.assertEqual({**item, "status": "completed", "action": action}, found)
+            self.assertEqual({**item, "status": "completed", "action": action}, found, item)
 
     def test_a_search_that_failed_or_broke_off_has_failed(self) -> None:
         item = {"type": "web_search_call", "id": "ws_1", "status": "failed"}
