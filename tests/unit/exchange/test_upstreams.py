@@ -211,8 +211,7 @@ class TestReasoningForms(DatabaseTestCase):
 
     def test_who_gets_tools_that_deepseek_runs_itself(self) -> None:
         for host, is_sent in (("deepseek", True), ("auto", True), ("plain", False), ("vllm", False), ("ark", False)):
-            with self.subTest(host):
-                self.assertIs(is_sent, self.upstream(upstream_host=host).runs_server_tools)
+            self.assertIs(is_sent, self.upstream(upstream_host=host).runs_server_tools, host)
         upstream = self.upstream()
         upstream.learn(reply(ANSWERS[ReasoningForm.REASONING]))
         self.assertFalse(upstream.runs_server_tools)
