@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.proxy import ROUTES
 from tests.fake_deepseek import Failure
 from tests.support.harness import SocketTestCase
-from tests.unit.api.test_key_settings import CHAT, CLAUDE, CODEX, CURSOR, MESSAGES, NAMES, RESPONSES
+from tests.unit.api.test_clients import CHAT, CLAUDE, CODEX, CURSOR, MESSAGES, NAMES, RESPONSES
 
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hi"}]},

@@ -1,5 +1,6 @@
-"""Which clients see the thinking inside the answer, by their headers as recorded."""
+"""By their headers as recorded: which clients see the thinking inside the answer, and where each keeps its key."""
 
+import time
 import unittest
 
 from deepseek_cursor_proxy.api import clients
@@ -62,21 +63,14 @@ def request_of(agent: str, headers: dict[str, str], path: str = CHAT, query: str
 class TestNames(unittest.TestCase):
     def test_a_client_is_named_as_people_call_it(self) -> None:
         for agent, name in {
-            "claude-cli/2.1.4 (external, cli)": "Claude Code",
-            "codex_cli_rs/0.142.5 (Debian 12.0.0; x86_64)": "Codex",
+            "claude-cli/2.1.4 (external, cli)": "Claude Code", "codex_cli_rs/0.142.5 (Debian 12.0.0; x86_64)": "Codex",
             "opencode/1.18.33 ai-sdk/provider-utils/4.0.23": "opencode",
             "ai-sdk/openai-compatible/3.0.37 runtime/bun/1.3.13": "AI SDK",
-            "ai-sdk-deepseek/3.0.56 ai-sdk-provider-utils/5.0.51": "AI SDK",
-            "litellm/1.81.10": "LiteLLM",
-            "Mozilla/5.0 Cursor/0.45.0 (darwin)": "Cursor",
-            "OpenAI/Python 2.54.0": "OpenAI SDK",
-            "curl/8.5.0": "curl",
-            "": "",
-            "\x1b[31m": "",
-            "a" * 60: "a" * 24,
-        }.items():
-            with self.subTest(agent):
-                self.assertEqual(name, clients.client_name(request_of(agent, {}), PLAIN))
+            "ai-sdk-deepseek/3.0.56 ai-sdk-provider-utils/5.0.51": "AI SDK", "litellm/1.81.10": "LiteLLM",
+            "Mozilla/5.0 Cursor/0.45.0 (darwin)": "Cursor", "OpenAI/Python 2.54.0": "OpenAI SDK", "curl/8.5.0": "curl",
+            "": "", "\x1b[31m": "", "a" * 60: "a" * 24,
+        }.items():  # fmt: skip
+            self.assertEqual(name, clients.client_name(request_of(agent, {}), PLAIN), agent)
 
     def test_an_sdk_with_the_body_of_cursor_is_cursor(self) -> None:
         body = {"metadata": {"cursorConversationId": "1"}}
@@ -104,20 +98,17 @@ class TestSubagents(unittest.TestCase):
             ({**title, "messages": [*asked, turn, *asked]}, claude, False),
             (title, "curl/8.5.0", False),
         ):
-            with self.subTest(body=body, agent=agent):
-                self.assertEqual(is_small, clients.is_subagent(request_of(agent, {}), body))
+            self.assertEqual(is_small, clients.is_subagent(request_of(agent, {}), body), (body, agent))
 
 
 class TestSigns(unittest.TestCase):
     def test_clients_that_act_on_text_or_show_reasoning_elsewhere_get_no_block(self) -> None:
         for name, (agent, headers) in WITHOUT_BLOCK.items():
-            with self.subTest(name):
-                self.assertFalse(clients.shows_thinking(request_of(agent, headers), PLAIN))
+            self.assertFalse(clients.shows_thinking(request_of(agent, headers), PLAIN), name)
 
     def test_unknown_clients_and_cursor_get_the_block(self) -> None:
         for name, (agent, headers) in WITH_BLOCK.items():
-            with self.subTest(name):
-                self.assertTrue(clients.shows_thinking(request_of(agent, headers), PLAIN))
+            self.assertTrue(clients.shows_thinking(request_of(agent, headers), PLAIN), name)
 
     def test_every_sign_in_the_table_of_clients_suffices_alone(self) -> None:
         for client in (*clients.AGENTS, *clients.SDKS):
@@ -154,3 +145,40 @@ class TestSigns(unittest.TestCase):
         ):
             request = request_of(agent, headers, AZURE, query)
             self.assertEqual(has_block, clients.shows_thinking(request, PLAIN), (agent, query))
+
+
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+CURSOR, CODEX, CLAUDE = "Cursor/3.17", "codex_exec/0.166.0 (Linux)", "claude-cli/2.1.325 (external, sdk-cli)"
+ANTHROPIC = {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"}
+NAMES = {"Cursor", "VS Code", "Azure", "Codex", "env_key", "Claude Code", "OPENAI_API"} | ANTHROPIC
+
+
+class TestKeySetting(unittest.TestCase):
+    def test_an_error_about_the_key_names_the_setting_of_the_client(self) -> None:
+        for path, agent, headers, named in (
+            (CHAT, CURSOR, {}, {"Cursor"}),
+            (AZURE, CURSOR, {}, {"Cursor", "Azure"}),
+            (RESPONSES, CODEX, {}, {"Codex", "env_key"}),
+            (RESPONSES, "Codex Desktop/1.2", {}, {"Codex", "env_key"}),
+            *((path, "GitHubCopilotChat/0.67.0", {}, {"VS Code"}) for path in (CHAT, RESPONSES, MESSAGES)),
+            (MESSAGES, CLAUDE, {}, {"Claude Code"} | ANTHROPIC),
+            (MESSAGES, "Anthropic/Python 1.0", {}, ANTHROPIC),
+            (MESSAGES, "", {}, ANTHROPIC),
+            ("/v1/models", "", {"anthropic-version": "2023-06-01"}, ANTHROPIC),
+            (CHAT, "OpenAI/Python 2.54.0", {}, {"OPENAI_API"}),
+            (CHAT, "aider", {"x-stainless-lang": "python"}, {"OPENAI_API"}),
+            (RESPONSES, "curl/8", {}, {"OPENAI_API"}),
+            (CHAT, "curl/8", {}, set()),
+            (CHAT, "", {}, set()),
+            (CHAT, "NotCursor/1 precursor/2", {}, set()),
+        ):
+            with self.subTest(path=path, agent=agent):
+                sentence = clients.key_setting(HttpRequest("POST", path, headers={"user-agent": agent, **headers}))
+                self.assertEqual(named, {name for name in NAMES if name in sentence}, sentence)
+
+    def test_a_long_user_agent_is_searched_in_linear_time(self) -> None:
+        for word in (" codex", "codex ", " cursor", " claude-cli", "openai"):
+            agent = (word * 65_536)[:65_000]
+            began = time.process_time()
+            clients.key_setting(HttpRequest("POST", CHAT, headers={"user-agent": agent}))
+            self.assertLess(time.process_time() - began, 0.5, word)

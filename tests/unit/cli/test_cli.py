@@ -6,7 +6,6 @@ import io
 import os
 import re
 import sqlite3
-import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -32,15 +31,10 @@ LEAVES += [f"{group.name} {each.name}" for group in COMMANDS for each in resolve
 
 # Flag and value, what `config show` says about the setting.
 SWITCHES = (
-    ("", '"auto"'),
-    ("--display-reasoning", '"on"'),
-    ("--display-reasoning --cors", '"on"'),
-    ("--no-display-reasoning", '"off"'),
-    ("--display-reasoning auto", '"auto"'),
-    ("--display-reasoning=off", '"off"'),
-    ("--display-reasoning true", '"on"'),
-    ("--no-display-reasoning --display-reasoning", '"on"'),
-)
+    ("", '"auto"'), ("--display-reasoning", '"on"'), ("--display-reasoning --cors", '"on"'),
+    ("--no-display-reasoning", '"off"'), ("--display-reasoning auto", '"auto"'), ("--display-reasoning=off", '"off"'),
+    ("--display-reasoning true", '"on"'), ("--no-display-reasoning --display-reasoning", '"on"'),
+)  # fmt: skip
 NEAR = r"; did you mean {0}\? `deepseek-cursor-proxy {1} --help(-all)?` lists what is available$"
 NO_NEAR = "^unrecognized arguments: (?!.*did you mean).+ --help(-all)?` lists what is available$"
 RIGHT_ORDER = "; a command comes before its flags, as in `deepseek-cursor-proxy config …`; "
@@ -76,15 +70,9 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("access-key --new a/b", "is not a name of letters"),
 )
 ODD_VALUES = (
-    ("--port", "1\n2"),
-    ("--port", "\x1b[2J"),
-    ("--port", "\udcff"),
-    ("--port", "9" * 5000),
-    ("--thinking", "x" * 5000),
-    ("--base-url", "http://[::1"),
-    ("--host", "a\nb"),
-    ("--request-timeout", "nan"),
-)
+    ("--port", "1\n2"), ("--port", "\x1b[2J"), ("--port", "\udcff"), ("--port", "9" * 5000),
+    ("--thinking", "x" * 5000), ("--base-url", "http://[::1"), ("--host", "a\nb"), ("--request-timeout", "nan"),
+)  # fmt: skip
 CHECKOUT = "/home/me/deepseek_cursor_proxy/__main__.py"
 PACKAGE = "/usr/lib/site-packages/deepseek_cursor_proxy/__main__.py"
 SPACED = "/my src/deepseek_cursor_proxy/__main__.py"
@@ -135,14 +123,6 @@ class CliTest(CommandTestCase):
 
 
 class HelpTest(CliTest):
-    def test_every_name_in_the_table_is_that_of_a_function(self) -> None:
-        waiting = list(COMMANDS)
-        while waiting:
-            command = waiting.pop()
-            named = [name for name in (command.run, command.add_flags, command.settings) if name is not None]
-            self.assertEqual([], [name for name in named if not callable(resolve(name))])
-            waiting += resolve(command.commands)
-
     def test_version_and_help_list_all_commands(self) -> None:
         self.assertEqual(self.output_of("--version"), f"deepseek-cursor-proxy {__version__}\n")
         for flag in ("--help", "-h", "help"):
@@ -379,8 +359,7 @@ class StoreCommandTest(CliTest):
 class RefusalTest(CliTest):
     def test_what_cannot_be_done_is_refused_in_one_line_that_says_why(self) -> None:
         for line, words in REFUSED:
-            with self.subTest(line):
-                self.assertRegex(self.refusal(*line.split()), words)
+            self.assertRegex(self.refusal(*line.split()), words, line)
 
     def test_odd_characters_in_a_bad_value_are_refused_in_one_line(self) -> None:
         for flag, value in ODD_VALUES:
@@ -391,15 +370,6 @@ class RefusalTest(CliTest):
         for path in ("", "x" * 5000):
             line = self.refusal("config", "show", "--config", path)
             self.assertRegex(line, "^config: (cannot read .+; fix it|.+ does not exist; write it)")
-
-    def test_a_bad_value_of_environment_or_file_names_its_place(self) -> None:
-        with mock.patch.dict(os.environ, {"DEEPSEEK_CURSOR_PROXY_THINKING": "perhaps"}):
-            line = self.refusal("config", "show")
-        self.assertIn('thinking = "perhaps" is not one of enabled, disabled', line)
-        self.assertIn("environment DEEPSEEK_CURSOR_PROXY_THINKING", line)
-        file = self.settings_file("prot = 1")
-        line = self.refusal("config", "show", "--config", file)
-        self.assertEqual(line, f'config: unknown key "prot" ({file}); did you mean "port"?')
 
     @unittest.skipIf(os.name == "nt", "paths of POSIX")
     def test_a_hint_repeats_the_command_that_started_the_program(self) -> None:
@@ -468,13 +438,6 @@ class EndingTest(CliTest):
         os.close(reading)
         with open(writing, "w", encoding="utf-8") as pipe, contextlib.redirect_stdout(pipe):
             self.assertEqual(cli.main(["config", "show"]), 0)
-
-    @unittest.skipIf(os.name == "nt", "needs a shell")
-    def test_commands_work_without_stdout_and_stderr(self) -> None:
-        """Windows' pythonw runs programs so."""
-        script = 'exec "$@" >&- 2>&-'
-        command = [sys.executable, "-m", "deepseek_cursor_proxy", "config", "show"]
-        self.assertEqual(0, subprocess.run(["/bin/sh", "-c", script, "sh", *command], timeout=60).returncode)
 
     def test_flags_without_a_command_mean_serve(self) -> None:
         for line in ([], ["--port", "0"], ["serve", "--port", "0"]):

@@ -62,12 +62,8 @@ class RunTest(CommandTestCase):
     def test_flags_behind_the_client_are_its_own(self) -> None:
         os.environ["DEEPSEEK_API_KEY"] = KEY
         for arguments in (
-            ("-p", "hi"),
-            ("--version",),
-            ("--model", "opus", "--config", "x"),
-            ("exec", "--", "-h"),
-            ("help",),
-        ):
+            ("-p", "hi"), ("--version",), ("--model", "opus", "--config", "x"), ("exec", "--", "-h"), ("help",),
+        ):  # fmt: skip
             self.assertEqual(3, self.run_command("--model", PRO, "claude-code", *arguments).code)
             program, _, _, *given = self.child.call_args.args[0]
             self.assertEqual(("/bin/claude", list(arguments)), (program, given))

@@ -115,14 +115,6 @@ class SetupTest(SetupCase):
         self.assertEqual(theirs, self.claude.read_text("utf-8"))
         self.assertIn("--status-line is for claude-code", self.run_command("codex", "--status-line", "--yes").err)
 
-    def test_hints_are_commands_that_run_as_printed(self) -> None:
-        started = mock.patch.object(sys, "argv", ["/my/deepseek_cursor_proxy/__main__.py"])
-        with started, mock.patch.object(sys, "path", ["/my", *sys.path]):
-            texts = [self.run_command("codex", "--yes").out, self.run_command().out, self.run_command("cursor").out]
-        for text in texts:
-            self.assertRegex(text, r"`\S*python\S* -m deepseek_cursor_proxy (setup (codex|cursor)|--tunnel)")
-            self.assertNotRegex(text, r"(?m)^[^+].*`(setup|serve)")
-
     def test_print_prints_and_writes_nothing(self) -> None:
         ran = self.run_command("claude-code", "--print", "--url", "https://proxy.example/v1/")
         self.assertEqual((0, "", []), (ran.code, ran.err, self.files()))

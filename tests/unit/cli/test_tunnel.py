@@ -29,8 +29,7 @@ class ChoiceTest(unittest.TestCase):
             ("on", "ngrok cloudflared", "", "cloudflared"),
             ("on", "cloudflared", "t", "cloudflared"),
         ):
-            with self.subTest(wanted, installed=installed, token=token):
-                self.assertEqual(name, self.chosen(wanted, installed, token))
+            self.assertEqual(name, self.chosen(wanted, installed, token), (wanted, installed, token))
         for name in ("ngrok", "cloudflared"):
             program = tunnel.choose(name, 9000, "https://x.example", {})
             self.assertEqual("https://x.example", program.url)
@@ -61,8 +60,7 @@ class TokenTest(unittest.TestCase):
             for path in tunnel.ngrok_configurations({}):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
-                with self.subTest(text, path=path.parent.name):
-                    self.assertIs(has_token, tunnel.has_ngrok_token({}))
+                self.assertIs(has_token, tunnel.has_ngrok_token({}), (text, path.parent.name))
                 path.unlink()
 
     def test_each_system_has_its_own_place(self) -> None:

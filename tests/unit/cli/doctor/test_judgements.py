@@ -6,7 +6,6 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.cli import doctor_command as page
 from deepseek_cursor_proxy.cli.doctor import this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import (
     AdminFacts,
@@ -15,7 +14,6 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
     NamedKey,
     Settings,
     Subject,
-    failed,
 )
 from deepseek_cursor_proxy.cli.doctor.upstreams import CheckedUpstream, KeyAnswer
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -126,10 +124,3 @@ class UpstreamTest(unittest.TestCase):
         config = ProxyConfig(models={"a": "deepseek-v4-flash", "b": "deepseek-v4-pro-high"})
         [found] = list_upstreams(config, None, {})
         self.assertEqual(("deepseek-v4-pro", "deepseek-flash"), found.models)
-
-
-class PageTest(unittest.TestCase):
-    def test_a_remedy_stands_below_its_finding(self) -> None:
-        for is_ascii, sign, arrow in ((False, "✗", "→"), (True, "x", "->")):
-            found = list(page.lines(failed("port", "taken", "stop it"), is_ascii=is_ascii))
-            self.assertEqual([f"{sign} port       taken", f"             {arrow} stop it"], found)

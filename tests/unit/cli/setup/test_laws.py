@@ -39,14 +39,10 @@ JSONC = (
     '{"model": "x", /* y */ "provider": {},}',
 )
 JSON_LISTS = (
-    "",
-    " \n",
-    "[]",
-    "[ ]\n",
-    '[{"name": "x", "vendor": "y"}]',
+    "", " \n", "[]", "[ ]\n", '[{"name": "x", "vendor": "y"}]',
     '[\n\t{\n\t\t"vendor": "ollama",\n\t\t"name": "mine"\n\t},\n\t1\n]',
     '// mine\n[\n  // first\n  {"name": "a"}, // one\n  {"name": "deepseek-proxy", "vendor": "z", "models": []},\n]\n',
-)
+)  # fmt: skip
 YAML = ("", "\n", "# mine", "---\n# mine\n")
 YAML_KEYS = (
     "name: mine",

@@ -17,8 +17,7 @@ class MarkedLinesTest(unittest.TestCase):
         for text in ("", "a", "a\n", "a\r\nb\r\n", "a\r\nb", "\n\n", "a\n\nb\n"):
             for at in range(len(text.splitlines()) + 1):
                 for lines in (["x = 1"], ["  x", "", "  y"]):
-                    with self.subTest(text=text, at=at, lines=lines):
-                        self.assertEqual(text, take_out(insert(text, at, lines, "codex")))
+                    self.assertEqual(text, take_out(insert(text, at, lines, "codex")), (text, at, lines))
 
     def test_what_was_added_below_stays(self) -> None:
         self.assertEqual("a\nb\n", take_out(insert("a\n", 1, ["x"], "codex") + "b\n"))
@@ -72,17 +71,8 @@ class YamlTest(unittest.TestCase):
 
     def test_what_is_not_of_the_usual_shape_is_refused(self) -> None:
         both = (
-            "a",
-            "a: 'b",
-            'a: "b" c',
-            "a: [b",
-            "a: {b: c",
-            "\ta: b",
-            "a:\n\t- b",
-            "{a: b}",
-            "a: b\n...\n",
-            "%YAML 1.2",
-        )
+            "a", "a: 'b", 'a: "b" c', "a: [b", "a: {b: c", "\ta: b", "a:\n\t- b", "{a: b}", "a: b\n...\n", "%YAML 1.2",
+        )  # fmt: skip
         both += ("  a: b\n", "a: b\n---\nc: d\n", "? a\n: b\n", "- a\nb: c\n", "!!map\na: b", "&x a: b")
         for editor in (KEYS, ITEMS, LIST):
             for text in both:
