@@ -101,7 +101,7 @@ def _on_a_cluster(case: type) -> type:
 
 _STORES = (
     *(test_reasonings.TestSharedReasonings, test_responses.TestSharedResponses, test_limits.TestSharedLimits),
-    *(test_state.TestOutages, test_state.TestSecret, test_state.TestDistantEngine, test_state.TestBacklog),
+    *(test_state.TestOutages, test_state.TestSecret, test_state.TestBacklog),
 )
 _PROXIES = (test_several_proxies.TestSeveralProxies, test_shared_limits.TestSharedLimits)
 _CLUSTERED = (_STORES[0], _STORES[2], _PROXIES[0])

@@ -21,8 +21,7 @@ class TestSealer(unittest.TestCase):
 
     def test_a_sealed_text_opens_again(self) -> None:
         for text in TEXTS:
-            with self.subTest(text[:20]):
-                self.assertEqual(text, opened(Sealer(SECRET, b"caller"), self.sealer.seal(text)))
+            self.assertEqual(text, opened(Sealer(SECRET, b"caller"), self.sealer.seal(text)), text[:20])
 
     def test_equal_texts_of_one_caller_have_equal_sealed_forms(self) -> None:
         self.assertEqual(self.sealer.seal("I think"), self.sealer.seal("I think"))
@@ -39,13 +38,9 @@ class TestSealer(unittest.TestCase):
         sealed = sealer.seal_bytes(b"text", b"place")
         self.assertEqual(b"text", sealer.open_bytes(sealed, 100, b"place"))
         for other, place in (
-            (sealer, b"plac"),
-            (sealer, b"places"),
-            (sealer, b""),
-            (Sealer(SECRET, b"caller", b"uses"), b"place"),
-            (Sealer(SECRET, b"caller"), b"place"),
-            (Sealer(SECRET, b"callers", b"use"), b"place"),
-        ):
+            (sealer, b"plac"), (sealer, b"places"), (sealer, b""), (Sealer(SECRET, b"caller", b"uses"), b"place"),
+            (Sealer(SECRET, b"caller"), b"place"), (Sealer(SECRET, b"callers", b"use"), b"place"),
+        ):  # fmt: skip
             self.assertIsNone(other.open_bytes(sealed, 100, place))
         # What a client holds is no row, nor the other way round.
         self.assertIsNone(sealer.open_bytes(Sealer(SECRET, b"caller").seal_bytes(b"text"), 100))
@@ -65,8 +60,7 @@ class TestSealer(unittest.TestCase):
 
     def test_text_that_was_never_sealed_does_not_open(self) -> None:
         for text in ("", "dcp1.", "dcp1.AAAA", "gAAAAABo", "dcp2." + self.sealer.seal("x")[5:], "dcp1.\ud800"):
-            with self.subTest(text):
-                self.assertIsNone(opened(self.sealer, text))
+            self.assertIsNone(opened(self.sealer, text), text)
 
     def test_a_repeated_sealed_text_is_opened_once_but_counts_every_time(self) -> None:
         sealed = self.sealer.seal("多" * 1000)
@@ -99,28 +93,11 @@ class TestUnsealEach(unittest.TestCase):
 
         return unseal_each(values, unseal, Opener(Sealer(SECRET, b"caller"), 1000), self.memory)
 
-    def test_a_known_value_is_not_unsealed_again(self) -> None:
-        values = [[number] for number in range(12)]
-        first, second = self.unseal(values[:10], "x"), self.unseal(values, "x")
-        self.assertEqual(values, self.calls)
-        self.assertEqual([True] * 10, [old is new for old, new in zip(first, second[:10], strict=True)])
-        # A caller that changes its list changes that of no other.
-        second.clear()
-        self.assertEqual(12, len(self.unseal(values, "x")))
-
     def test_what_was_unsealed_for_one_caller_is_of_no_use_to_another_with_the_same_bytes(self) -> None:
         values = [Sealer(SECRET, b"caller").seal("secret")]
         for caller, found in ((b"caller", "secret"), (b"other", None), (b"caller", "secret")):
             opener = Opener(Sealer(SECRET, caller), 1000)
             self.assertEqual([found], unseal_each(values, opener.open, opener, self.memory))
-
-    def test_a_value_that_comes_back_without_its_mark_is_the_same_object(self) -> None:
-        opener = Opener(Sealer(SECRET, b"caller"), 1000)
-        (first,), (again,) = (
-            unseal_each([value], lambda value: {"text": value["text"]}, opener, self.memory)
-            for value in ({"text": "a", "cache_control": {}}, {"text": "a"})
-        )
-        self.assertIs(first, again)
 
     def test_unsealed_text_counts(self) -> None:
         """A sealed reasoning is small, and the reasoning may be large."""

@@ -4,7 +4,6 @@ import itertools
 import re
 import tempfile
 import unittest
-import zipfile
 from pathlib import Path
 
 import deepseek_cursor_proxy
@@ -33,8 +32,7 @@ class StaticFilesTest(unittest.TestCase):
 
     def test_nothing_else_is_there(self) -> None:
         for path in ("/../secret.js", "/js/../../secret.js", "/js", "/.hidden.js", "/notes.txt", "", "/js/views/"):
-            with self.subTest(path):
-                self.assertFalse(self.files.has(path))
+            self.assertFalse(self.files.has(path), path)
 
     def test_a_file_that_cannot_be_read_is_a_503(self) -> None:
         self.assertTrue(self.files.has("/"))
@@ -76,20 +74,10 @@ PAIRS = {
 
 
 class FilesTest(unittest.TestCase):
-    def test_the_page_is_small_and_its_files_can_be_read(self) -> None:
-        self.assertLess(sum(path.stat().st_size for path in FILES), 150 * 1024)
-        for path in SCRIPTS:
-            with self.subTest(path.name):
-                lines = TEXTS[path].splitlines()
-                self.assertLess(len(lines), 300)
-                self.assertTrue(lines[0].startswith("// "), "a file opens with what it is")
-                self.assertLessEqual(max(map(len, lines)), 120)
-
     def test_nothing_parses_or_runs_text(self) -> None:
         for path in SCRIPTS:
             for word in FORBIDDEN:
-                with self.subTest(path.name, word=word):
-                    self.assertNotIn(word, TEXTS[path])
+                self.assertNotIn(word, TEXTS[path], (path.name, word))
 
     def test_the_page_has_no_script_or_style_of_its_own(self) -> None:
         page = TEXTS[DASHBOARD / "index.html"]
@@ -124,21 +112,6 @@ class FilesTest(unittest.TestCase):
         for path in SCRIPTS:
             used |= set(re.findall(r'\bicon(?:Button)?\("(\w+)"', TEXTS[path]))
         self.assertEqual(drawn, used)
-
-
-class PackagingTest(unittest.TestCase):
-    def test_the_page_is_served_from_a_zip_file(self) -> None:
-        place = Path(self.enterContext(tempfile.TemporaryDirectory())) / "proxy.pyz"
-        with zipfile.ZipFile(place, "w") as archive:
-            for path in FILES:
-                archive.write(path, path.relative_to(PACKAGE.parent).as_posix())
-        with zipfile.ZipFile(place) as archive:
-            root = zipfile.Path(archive, "deepseek_cursor_proxy/features/dashboard/page/")
-            files = StaticFiles(root)
-            for path in FILES:
-                name = "/" + path.relative_to(DASHBOARD).as_posix()
-                self.assertTrue(files.has(name), name)
-                self.assertEqual(path.read_bytes(), files.reply(name).body)
 
 
 class ContrastTest(unittest.TestCase):

@@ -42,13 +42,3 @@ class KeyFilesTest(unittest.TestCase):
         memory = Path(":memory:")
         self.assertNotEqual(running.read_or_create_key(memory), running.read_or_create_key(memory))
         self.assertFalse(Path(running.KEY_FILE).exists())
-
-    def test_two_proxies_with_one_store_leave_an_address_each(self) -> None:
-        running.read_or_create_key(self.store)
-        with running.address_file(self.store, "http://127.0.0.1:9001"):
-            os.utime(self.store.with_name("admin-9001.url"), (1, 1))
-            with running.address_file(self.store, "http://127.0.0.1:9002"):
-                expected = ["http://127.0.0.1:9002", "http://127.0.0.1:9001"]
-                self.assertEqual(expected, running._addresses(self.store))
-            self.assertEqual(["http://127.0.0.1:9001"], running._addresses(self.store))
-        self.assertEqual([], running._addresses(self.store))

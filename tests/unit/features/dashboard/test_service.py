@@ -17,15 +17,6 @@ class ListenTest(unittest.TestCase):
     def listen(self, host: str, port: int) -> socket.socket:
         return self.enterContext(service.listen(host, port))
 
-    def test_it_is_bound_to_this_machine(self) -> None:
-        self.assertEqual("127.0.0.1", self.listen("localhost", 0).getsockname()[0])
-
-    def test_a_busy_port_moves_to_the_next_free_one(self) -> None:
-        first = self.listen("localhost", 0).getsockname()[1]
-        second = self.listen("localhost", first).getsockname()[1]
-        self.assertNotEqual(first, second)
-        self.assertLessEqual(second - first, 20)
-
     @unittest.skipIf(os.name == "nt", "there a port that is bound cannot be bound again")
     def test_a_port_that_another_program_has_bound_at_the_same_moment_is_busy(self) -> None:
         with socket.socket() as other:

@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, PriceUnknown, ProxyError
 from deepseek_cursor_proxy.features.keys import limits
 from deepseek_cursor_proxy.features.keys.limits import BILLION, Admission, Estimate, Limiter, counters
-from deepseek_cursor_proxy.features.keys.store import LEASE_SECONDS, Hold, LimitTables, Refusal, Spent, Used
+from deepseek_cursor_proxy.features.keys.store import Hold, LimitTables, Refusal, Spent, Used
 from deepseek_cursor_proxy.observers.events import (
     CLIENT_LEFT,
     COMPLETED,
@@ -83,11 +83,8 @@ REFUSALS: tuple[tuple[dict[str, Any], int, int, str, type[ProxyError], int | Non
         None,
     ),
     (
-        {"requests_per_minute": 1},
-        0,
-        1,
-        "requests_per_minute of the key ann is reached: 1 of 1 used. It resets at 2026-11-18 06:41 UTC.",
-        OverLimit,
+        {"requests_per_minute": 1}, 0, 1,
+        "requests_per_minute of the key ann is reached: 1 of 1 used. It resets at 2026-11-18 06:41 UTC.", OverLimit,
         40,
     ),
     (
@@ -116,7 +113,7 @@ REFUSALS: tuple[tuple[dict[str, Any], int, int, str, type[ProxyError], int | Non
         OverLimit,
         1,
     ),
-)
+)  # fmt: skip
 
 
 def key(**fields: Any) -> NamedKey:
@@ -136,15 +133,10 @@ def finished(**fields: Any) -> Finished:
     timing = Timing(1.0, connect=0.0)
     return Finished(
         **{
-            "facts": FACTS,
-            "end": COMPLETED,
-            "timing": timing,
-            "message": None,
-            "finish_reason": None,
-            "usage": None,
+            "facts": FACTS, "end": COMPLETED, "timing": timing, "message": None, "finish_reason": None, "usage": None,
             **fields,
         }
-    )
+    )  # fmt: skip
 
 
 class BrokenStore(LimitTables):
@@ -327,13 +319,6 @@ class TestThread(DatabaseTestCase):
         self.now = NOW
         self.limiter = Limiter(self.store, lambda: self.now)
         self.addCleanup(self.limiter.close)
-
-    def test_the_lease_of_a_request_that_runs_is_renewed(self) -> None:
-        ann = key(concurrent=1)
-        self.assertIsNotNone(self.limiter.admit(ann, None, estimate))
-        self.now += 15
-        until = "SELECT min(expires_at) FROM limit_holds"
-        wait_until(lambda: self.select(until)[0][0] >= self.now + LEASE_SECONDS)
 
     def test_an_outage_ends_by_itself_when_no_request_runs(self) -> None:
         ann = key(usd_per_day=1)

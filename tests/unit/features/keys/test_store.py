@@ -47,13 +47,9 @@ SEQUENCES: dict[str, list[Any]] = {
         (0, "reserve", "3", [Hold(DAY, 500, 100)], Refusal(Hold(DAY, 500, 100), Used(1, 0))),
     ],
     "a request reserves once and is settled once, also after a pruning": [
-        *[(0, "reserve", "1", [Hold(DAY, 60, 100)], None)] * 2,
-        (0, "usage", [DAY], [Used(0, 60)]),
-        (0, "settle", "1", [Spent(DAY, 25)], [25]),
-        (0, "settle", "1", [Spent(DAY, 25)], None),
-        (600, "settle", "2", [], []),
-        (0, "settle", "1", [Spent(DAY, 25)], None),
-        (0, "usage", [DAY], [Used(25)]),
+        *[(0, "reserve", "1", [Hold(DAY, 60, 100)], None)] * 2, (0, "usage", [DAY], [Used(0, 60)]),
+        (0, "settle", "1", [Spent(DAY, 25)], [25]), (0, "settle", "1", [Spent(DAY, 25)], None),
+        (600, "settle", "2", [], []), (0, "settle", "1", [Spent(DAY, 25)], None), (0, "usage", [DAY], [Used(25)]),
     ],
     "a reservation lapses unless it is renewed, and can be made again": [
         (0, "reserve", "killed", [Hold(SLOT, 1, 2)], None),
@@ -91,7 +87,7 @@ SEQUENCES: dict[str, list[Any]] = {
         (0, "settle", "1", [Spent(DAY, 2**63 - 1)], [2**63 - 1]),
         (0, "settle", "2", [Spent(DAY, 2**63 - 1)], [2**63 - 1]),
     ],
-}
+}  # fmt: skip
 
 
 class TestLimitTables(DatabaseTestCase):

@@ -25,7 +25,6 @@ from deepseek_cursor_proxy.features.messages.writer import MessageHead, MessageW
 from deepseek_cursor_proxy.features.sealed import Sealer
 from tests.support.bad_requests import assert_named
 from tests.support.generated_answers import answer, batches, message, stream
-from tests.support.histories import new_chat
 from tests.support.messages_client import TOOLS, Json, result, user
 from tests.support.width import width
 
@@ -86,23 +85,6 @@ class TestThinking(unittest.TestCase):
         for signature in (other, "", "x", "dcp1.", "dcp1.x", None, 7):
             self.assertIsNone(self.thinking(self.block("", signature=signature)))
             self.assertEqual("hm", self.thinking(self.block("hm", signature=signature)))
-
-    def test_a_signature_opens_for_its_own_caller_only_even_from_a_cache(self) -> None:
-        chat: list[Any] = []
-        for number in range(6):
-            answer = [self.block(f"hm {number}", "shown"), {"type": "text", "text": f"answer {number}"}]
-            chat += user(f"question {number}"), {"role": "assistant", "content": answer}
-        memory = new_chat()
-
-        def parsed(sealer: Sealer, count: int = len(chat)) -> tuple[Message, ...]:
-            body = {"max_tokens": 2000, "messages": chat[:count], "system": "Be brief."}
-            return request.parse(body, CONFIG, sealer, memory).request.messages
-
-        before, after = parsed(SEALER, 8), parsed(SEALER)
-        self.assertEqual([True] * 9, [old is new for old, new in zip(before, after[:9], strict=True)])
-        self.assertEqual("hm 5", after[-1].reasoning)
-        for other in (Sealer(b"secret", b"somebody else"), Sealer(b"another secret", b"caller")):
-            self.assertEqual({"shown"}, {each.reasoning for each in parsed(other)[2::2]})
 
     def test_signatures_are_read_in_assistant_messages_only(self) -> None:
         self.assertNotIn("hm", str(read(user(self.block("hm", "")))[0]))

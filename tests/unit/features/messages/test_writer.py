@@ -98,8 +98,7 @@ class TestAnthropicStream(unittest.TestCase):
             for batch in batches(rng, stream(rng, turn)):
                 streamed.write(batch)
             whole.write(list(chat_stream.read_completion(completion(turn))))
-            with self.subTest(seed=seed):
-                self.assertEqual(streamed.message(), whole.message())
+            self.assertEqual(streamed.message(), whole.message(), seed)
 
     def test_a_broken_anthropic_stream_closes_every_block(self) -> None:
         for seed in range(width(50, 200)):

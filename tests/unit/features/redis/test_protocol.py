@@ -16,17 +16,11 @@ from tests.support.traced_memory import traced_memory
 
 # Bytes of a server, and the replies in them.
 REPLIES: list[tuple[bytes, list[Reply]]] = [
-    (b"+OK\r\n", ["OK"]),
-    (b"+\r\n", [""]),
-    (b"-ERR no such thing\r\n", [ReplyError("ERR no such thing")]),
-    (b":0\r\n:-12\r\n", [0, -12]),
-    (b"$5\r\nhello\r\n", [b"hello"]),
-    (b"$0\r\n\r\n", [b""]),
-    (b"$4\r\n\r\n\r\n\r\n", [b"\r\n\r\n"]),
-    (b"$-1\r\n*-1\r\n", [None, None]),
-    (b"*0\r\n", [[]]),
+    (b"+OK\r\n", ["OK"]), (b"+\r\n", [""]), (b"-ERR no such thing\r\n", [ReplyError("ERR no such thing")]),
+    (b":0\r\n:-12\r\n", [0, -12]), (b"$5\r\nhello\r\n", [b"hello"]), (b"$0\r\n\r\n", [b""]),
+    (b"$4\r\n\r\n\r\n\r\n", [b"\r\n\r\n"]), (b"$-1\r\n*-1\r\n", [None, None]), (b"*0\r\n", [[]]),
     (b"*3\r\n:1\r\n*2\r\n$1\r\na\r\n*0\r\n$-1\r\n", [[1, [b"a", []], None]]),
-]
+]  # fmt: skip
 WRONG = [
     *(b"\r\n", b"OK\r\n", b"?\r\n", b":\r\n", b":1 \r\n", b":1_0\r\n", b":--1\r\n", b":0x1\r\n", b"#t\r\n", b"_\r\n"),
     *(b"$\r\n", b"$-2\r\n", b"$1 \r\n", b"$a\r\n", b"*-2\r\n", b"$1\r\nab\r\n", b"$?\r\n", b"*?\r\n"),

@@ -67,14 +67,6 @@ class TestSharedReasonings(EngineTestCase):
         self.assertNotIn(b"secret thought", sent)
         self.assertGreater(len(sent), 100)
 
-    def test_a_text_with_several_keys_is_sent_once(self) -> None:
-        one = self.instance()
-        one.record("long", 1, 2)
-        reply = one.state.read(FIND_REASONINGS, prefix(b"c" * 32), [b"1000", key(1), key(2)])
-        assert isinstance(reply, list)
-        self.assertEqual([0, 1, b""], [reply[0], reply[3], reply[5]])
-        self.assertEqual({1: ["long"], 2: ["long"]}, self.instance("two").find(1, 2))
-
     def test_a_reasoning_expires_after_its_last_use(self) -> None:
         one = self.instance()
         one.record("any", 3)

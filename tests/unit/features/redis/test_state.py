@@ -4,23 +4,19 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
-from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.features.redis import client, state
 from deepseek_cursor_proxy.features.redis.address import RedisAddress
 from deepseek_cursor_proxy.features.redis.client import RedisClient
 from deepseek_cursor_proxy.features.redis.connection import RedisUnavailable
-from deepseek_cursor_proxy.features.redis.scripts import SETTLE_LIMITS
-from deepseek_cursor_proxy.features.redis.state import Backlog, SharedState
+from deepseek_cursor_proxy.features.redis.state import SharedState
 from tests.support.polling import wait_until
 from tests.support.resp_commands import CommandError
 from tests.support.resp_server import RespServer
 from tests.support.shared_engine import SECRET, EngineTestCase, Instance, key
-from tests.support.slow_relay import SlowRelay
 
 
 class TestOutages(EngineTestCase):
@@ -70,19 +66,6 @@ class TestOutages(EngineTestCase):
         one.wait_until_shared()
         self.assertEqual(["late", "newer"], self.order())
 
-    def test_a_stopped_engine_delays_no_call_beyond_its_deadline(self) -> None:
-        one = self.instance()
-        self.engine.pause()
-        with short_deadlines(one):
-            for number in range(20):
-                one.record("slow", number + 1)
-                self.assertEqual(["slow"], one.find(number + 1)[number + 1])
-        # The last calls were not even tried.
-        self.assertFalse(one.state.engine.is_available)
-        self.engine.resume()
-        one.wait_until_shared()
-        self.assertEqual({number: ["slow"] for number in range(1, 21)}, self.instance("two").find(*range(1, 21)))
-
     def test_an_engine_without_memory_gets_what_waits_when_it_has_some(self) -> None:
         one = self.instance()
         self.wait_until_shared()
@@ -129,78 +112,8 @@ class TestOutages(EngineTestCase):
         self.assertNotIn("guess", " ".join(self.log))
 
 
-class TestDistantEngine(EngineTestCase):
-    """Deadlines follow the round trips: an engine is shared, however far it is, or it is down for all who ask."""
-
-    has_deadlines = True
-
-    def relay(self, seconds: float) -> SlowRelay:
-        """A relay to the engine, which all instances use from now on."""
-        relay = self.enterContext(SlowRelay(urlsplit(self.engine.url).port or 0, seconds))
-        self.engine_url = relay.url
-        return relay
-
-    def instance(self, name: str = "one", **options: Any) -> Instance:
-        with mock.patch.object(self, "engine", SimpleNamespace(url=self.engine_url)):
-            return super().instance(name, **options)
-
-    def check_sharing(self, turns: int = 3) -> None:
-        one, two = self.instance("one"), self.instance("two")
-        self.wait_until_shared()
-        for number in range(1, turns):
-            self.assertTrue(one.record(f"thought {number}", number))
-            self.assertEqual({number: [f"thought {number}"]}, two.find(number))
-        self.assertEqual([], self.log)
-        self.assertEqual(["", ""], [each.state.fault for each in (one, two)])
-
-    def test_an_engine_with_a_round_trip_of_55_ms_is_shared(self) -> None:
-        self.relay(0.0275)
-        self.check_sharing()
-
-    def test_what_waited_for_a_distant_engine_takes_few_round_trips(self) -> None:
-        relay = self.relay(0.0)
-        one = self.instance("one")
-        self.wait_until_shared()
-        with mock.patch.object(one.state, "_is_verified", False), mock.patch.object(one.state._catcher, "wake"):
-            for number in range(1, 201):
-                one.record(f"thought {number}", number)
-        relay.seconds = 0.05
-        with mock.patch.object(one.state.engine, "run", wraps=one.state.engine.run) as run:
-            one.state._catcher.wake()
-            one.wait_until_shared()
-        self.assertLess(run.call_count, 10)
-        self.assertEqual({number: [f"thought {number}"] for number in (1, 200)}, self.instance("two").find(1, 200))
-
-
 class TestBacklog(EngineTestCase):
     """What waits in the file; a write goes there as long as anything does, so that none overtakes another."""
-
-    def backlog(self) -> Backlog:
-        instance = self.instance()
-        self.wait_until_shared()
-        backlog = Backlog(instance.reasonings.database)
-        self.addCleanup(backlog.close)
-        self.assertEqual([], backlog.oldest())
-        self.assertFalse(backlog)
-        return backlog
-
-    def add(self, backlog: Backlog, text: bytes = b"text") -> None:
-        backlog.add(SETTLE_LIMITS, b"key", [text])
-
-    def test_a_file_that_is_locked_when_the_engine_comes_back_delays_the_rest(self) -> None:
-        one = self.instance()
-        self.wait_until_shared()
-        self.engine.stop()
-        with closing(sqlite3.connect(self.place / "one.sqlite3")) as other:
-            other.execute("BEGIN IMMEDIATE")
-            one.record("kept in memory", 1)
-            self.assertEqual(1, len(one.state.backlog._waiting))
-            self.engine.start()
-            wait_until(lambda: one.state._is_verified)
-            self.assertTrue(one.state.backlog)
-            other.rollback()
-        one.wait_until_shared()
-        self.assertEqual({1: ["kept in memory"]}, self.instance("two").find(1))
 
     def test_nothing_is_written_or_read_before_the_secret_is_compared(self) -> None:
         with mock.patch.object(SharedState, "_catch_up", return_value=True):

@@ -46,12 +46,9 @@ class TestTokenizerFile(unittest.TestCase):
     def test_a_bad_tokenizer_file_is_logged_once_and_tokens_are_estimated(self) -> None:
         path = self.place / "tokenizer.json"
         for text, why in (
-            ("no JSON", "no tokenizer.json"),
-            ("[" * 100_000, "no tokenizer.json"),
-            ("{}", "structure"),
-            (json.dumps(DOCUMENT | {"normalizer": {"type": "NFC"}}), "the normalizer 'NFC'"),
-            (None, "No such file"),
-        ):
+            ("no JSON", "no tokenizer.json"), ("[" * 100_000, "no tokenizer.json"), ("{}", "structure"),
+            (json.dumps(DOCUMENT | {"normalizer": {"type": "NFC"}}), "the normalizer 'NFC'"), (None, "No such file"),
+        ):  # fmt: skip
             with self.subTest(why), self.assertLogs(counter_module.__name__) as log:
                 path.unlink() if text is None else path.write_text(text)
                 counter = self.counter(tokenizer=path)

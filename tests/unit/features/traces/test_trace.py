@@ -45,13 +45,11 @@ class TestRefusals(TraceTestCase):
         path = self.directory / "file.json"
         for data in (b"", b"no JSON", b"\xff\xfe", b"[]", b"{}", b"[" * 100_000):
             path.write_bytes(data)
-            with self.subTest(data[:20]):
-                self.assertIn("is not a trace", self.refusal(path))
+            self.assertIn("is not a trace", self.refusal(path), data[:20])
 
     def test_a_trace_that_cannot_be_read_is_refused_in_one_line(self) -> None:
         for path in (self.directory, self.directory / "absent.json", self.directory / "a\nb"):
-            with self.subTest(path):
-                self.assertIn("cannot read", self.refusal(path))
+            self.assertIn("cannot read", self.refusal(path), path)
 
     def test_the_explain_command_prints_the_report_or_exits_with_2(self) -> None:
         path = self.directory / "file.json"
@@ -75,8 +73,7 @@ class TestWords(TraceTestCase):
             ("required, no source has it (unknown: ", {"source": "missing", "proof": "unknown"}),
             ("history; the model had thought nothing", {"is_empty": True}),
         ):  # fmt: skip
-            with self.subTest(expected):
-                self.assertIn(expected, self.report(trace(restored=[{"turns": [turn(**details)]}])))
+            self.assertIn(expected, self.report(trace(restored=[{"turns": [turn(**details)]}])), expected)
 
     def test_foreign_text_in_a_trace_is_cut_and_cannot_move_the_cursor(self) -> None:
         evil = "x\x1b[2J\n" * 500

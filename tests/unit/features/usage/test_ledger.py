@@ -28,16 +28,10 @@ def record(number: int = 1, started_at: float = NOON, **fields: Any) -> RequestR
         number, started_at, **{"api": "chat", "key": "0123456789ab", "model": "deepseek-flash", **details}
     )
     defaults: dict[str, Any] = {
-        "result": Result.COMPLETED,
-        "status": 200,
-        "message": None,
-        "timing": Timing(2.5, 0.5, 0.1, 0.2),
-        "upstream": "DeepSeek",
-        "tokens": Tokens(90, 10, 5, 3, 1),
-        "cost": Cost(0.25, 0.5, 0.125, "USD", "2026-09-10"),
-        "turns": TurnCounts(1, 2, 3, 4, 5),
-        "divergence": "system",
-    }
+        "result": Result.COMPLETED, "status": 200, "message": None, "timing": Timing(2.5, 0.5, 0.1, 0.2),
+        "upstream": "DeepSeek", "tokens": Tokens(90, 10, 5, 3, 1), "cost": Cost(0.25, 0.5, 0.125, "USD", "2026-09-10"),
+        "turns": TurnCounts(1, 2, 3, 4, 5), "divergence": "system",
+    }  # fmt: skip
     return RequestRecord(facts, **{**defaults, **fields})
 
 
@@ -174,22 +168,6 @@ class TestBounds(LedgerTestCase):
 
 
 class TestFaults(LedgerTestCase):
-    def test_a_file_that_is_locked_for_a_while_gets_all_rows_without_a_warning(self) -> None:
-        """The store itself has one."""
-        opened = self.ledger()
-        opened.add(record(1))
-        opened.flush()
-        locker = self.lock()
-        with self.assertNoLogs("deepseek_cursor_proxy.features.usage.ledger", logging.WARNING):
-            for number in range(2, 6):
-                opened.add(record(number))
-                self.assertFalse(opened.flush())
-            locker.rollback()
-            self.database.reopen()
-            self.assertTrue(opened.flush())
-        self.assertEqual([5, 4, 3, 2, 1], [row.number for row in self.rows()])
-        self.assertEqual(5, self.all_sums().requests)
-
     def test_a_request_that_the_file_refuses_costs_no_other(self) -> None:
         opened = self.ledger()
         with (

@@ -143,15 +143,10 @@ class TestReport(ReportTestCase):
         times = {"seconds": {"p50": 2.5, "p95": 2.5}, "first_token_seconds": {"p50": 0.5, "p95": 0.5}}
         self.assertEqual(
             {
-                "since": "2026-10-19",
-                "until": "2026-11-17",
-                "by": "model",
-                "currency": "USD",
-                "estimate": True,
-                "groups": [{"name": "m", **fields, **times}],
-                "total": {**fields, **times},
+                "since": "2026-10-19", "until": "2026-11-17", "by": "model", "currency": "USD", "estimate": True,
+                "groups": [{"name": "m", **fields, **times}], "total": {**fields, **times},
                 "days": [{"day": "2026-11-17", "models": {"m": fields}}],
                 "switched": {"requests": 0, "cost": 0.0, "asked_cost": 0.0, "saved": 0.0},
             },
             found,
-        )
+        )  # fmt: skip

@@ -41,19 +41,14 @@ class TestInputItems(unittest.TestCase):
         chat += (result("call_1", "one"), result("call_2", "two"), assistant("done", reasoning="ah"))
         self.assertEqual(
             [
-                message_item("system", "input_text", "s"),
-                message_item("user", "input_text", "u"),
-                reasoning_item("hm"),
-                message_item("assistant", "output_text", "look"),
-                call_item(*CALL),
-                call_item(*other),
-                {"type": "function_call_output", "call_id": "call_1", "output": "one"},
-                {"type": "function_call_output", "call_id": "call_2", "output": "two"},
-                reasoning_item("ah"),
+                message_item("system", "input_text", "s"), message_item("user", "input_text", "u"),
+                reasoning_item("hm"), message_item("assistant", "output_text", "look"), call_item(*CALL),
+                call_item(*other), {"type": "function_call_output", "call_id": "call_1", "output": "one"},
+                {"type": "function_call_output", "call_id": "call_2", "output": "two"}, reasoning_item("ah"),
                 message_item("assistant", "output_text", "done"),
             ],
             self.items(*chat),
-        )
+        )  # fmt: skip
 
     def test_an_assistant_without_text_has_no_message_item(self) -> None:
         for name, message, kinds in (
@@ -63,8 +58,7 @@ class TestInputItems(unittest.TestCase):
             ("a single space is the filler", assistant("a", reasoning=" "), ["reasoning", "message"]),
             ("nothing at all is still a turn", assistant(""), ["message"]),
         ):
-            with self.subTest(name):
-                self.assertEqual(kinds, [item["type"] for item in self.items(message)])
+            self.assertEqual(kinds, [item["type"] for item in self.items(message)], name)
 
     def test_images_become_items_only_for_models_that_see_them(self) -> None:
         parts = ({"type": "text", "text": "look"}, IMAGE, {"type": "file", "file": {"file_id": "file-1"}})
@@ -87,8 +81,7 @@ class TestInputItems(unittest.TestCase):
     def test_native_items_read_back_as_the_same_history(self) -> None:
         for seed in range(200):
             chat = history(random.Random(seed))
-            with self.subTest(seed):
-                self.assertEqual(chat, input_items.read(self.items(*chat)).messages)
+            self.assertEqual(chat, input_items.read(self.items(*chat)).messages, seed)
 
 
 def history(rng: random.Random) -> tuple[Message, ...]:
@@ -141,14 +134,11 @@ class TestResponseDeltas(unittest.TestCase):
         items = (reasoning_item("hm"), message_item("assistant", "output_text", "look"), call_item(*CALL))
         self.assertEqual(
             [
-                Delta(reasoning="hm"),
-                Delta(text="look"),
-                Delta(calls=(CallPiece(0, "call_1", "read_file"),)),
-                Delta(calls=(CallPiece(0, arguments='{"at":1}'),)),
-                Delta(finish_reason="tool_calls"),
+                Delta(reasoning="hm"), Delta(text="look"), Delta(calls=(CallPiece(0, "call_1", "read_file"),)),
+                Delta(calls=(CallPiece(0, arguments='{"at":1}'),)), Delta(finish_reason="tool_calls"),
             ],
             response_deltas(response(*items)),
-        )
+        )  # fmt: skip
 
     def test_a_native_status_becomes_the_finish_reason(self) -> None:
         words = message_item("assistant", "output_text", "a")
@@ -156,8 +146,7 @@ class TestResponseDeltas(unittest.TestCase):
         details = ((None, "length"), *(({"reason": reason}, ending) for reason, ending in (*reasons, ([], "length"))))
         incomplete = (({"status": "incomplete", "incomplete_details": each}, ending) for each, ending in details)
         for fields, expected in (({}, "stop"), ({"status": None}, "stop"), *incomplete):
-            with self.subTest(fields):
-                self.assertEqual(expected, response_deltas(response(words, **fields))[-1].finish_reason)
+            self.assertEqual(expected, response_deltas(response(words, **fields))[-1].finish_reason, fields)
 
     def test_a_failed_native_response_raises_its_own_message(self) -> None:
         for body, words in (

@@ -138,8 +138,7 @@ class TestRequests(unittest.TestCase):
                 each if isinstance(each, dict) else thought(each) if each in "Where? So." else text(each)
                 for each in sent
             ]
-            with self.subTest(name):
-                self.assertEqual(expected, self.body(user("u"), message)["input"][1:])
+            self.assertEqual(expected, self.body(user("u"), message)["input"][1:], name)
 
     def test_calls_come_last_under_the_names_that_deepseek_gets(self) -> None:
         search = {"type": "web_search_call", "id": "a"}

@@ -16,13 +16,9 @@ from tests.support.width import width
 from tests.unit.features.written_calls.test_converter import Answer, chunk, plain, streamed
 
 PROPERTIES = {
-    "path": {"type": "string"},
-    "line": {"type": "integer"},
-    "options": {"type": "object"},
-    "names": {"type": "array"},
-    "is_all": {"type": "boolean"},
-    "any": {},
-}
+    "path": {"type": "string"}, "line": {"type": "integer"}, "options": {"type": "object"}, "names": {"type": "array"},
+    "is_all": {"type": "boolean"}, "any": {},
+}  # fmt: skip
 READ = {"name": "read", "parameters": {"type": "object", "properties": PROPERTIES, "required": ["path"]}}
 TOOLS = ({"type": "function", "function": READ}, {"type": "function", "function": {"name": "now"}})
 CALL = ("read", {"path": "a.py"})
@@ -76,12 +72,9 @@ class TestForms(unittest.TestCase):
     def test_what_is_no_call_of_a_declared_tool_stays_text_to_the_byte(self) -> None:
         for form in FORMS:
             for calls in (
-                [("unknown", {"path": "a.py"})],
-                [CALL, ("unknown", {})],
-                [("read", {"line": 1})],
-                [("read", {"path": "a.py", "line": "x"})],
-                [("read", {"path": "a.py", "options": [1]})],
-            ):
+                [("unknown", {"path": "a.py"})], [CALL, ("unknown", {})], [("read", {"line": 1})],
+                [("read", {"path": "a.py", "line": "x"})], [("read", {"path": "a.py", "options": [1]})],
+            ):  # fmt: skip
                 text = f"Hi.\n{form.encode(calls)}\nbye"
                 if form.name == "no container" and len(calls) == 2:
                     # Each is a block of its own.
@@ -118,22 +111,12 @@ class TestForms(unittest.TestCase):
             block = form.encode([CALL])
             indented = "\n".join(f"    {line}" for line in block.split("\n"))
             for text in (
-                f"```\n{block}\n```\n",
-                f"~~~xml\n{block}\n~~~",
-                f"```\nleft open\n\n{block}",
-                f"<!-- {block} -->",
-                f"<details>{block}</details>",
-                f"<pre>\n{block}\n</pre>",
-                f'<PRE class="x"><code>{block}</code></PRE>',
-                f"<code>{block}</code>",
-                f"````\n```\n{block}\n````",
-                f"> ```\n> {block}",
-                f"The page says:\n\n{indented}",
-                f"The page says:\n\n\t{block}",
-                f"> {block}",
-                f"> The page says:\n{block}",
-                f"1. - > {block}",
-            ):
+                f"```\n{block}\n```\n", f"~~~xml\n{block}\n~~~", f"```\nleft open\n\n{block}", f"<!-- {block} -->",
+                f"<details>{block}</details>", f"<pre>\n{block}\n</pre>", f'<PRE class="x"><code>{block}</code></PRE>',
+                f"<code>{block}</code>", f"````\n```\n{block}\n````", f"> ```\n> {block}",
+                f"The page says:\n\n{indented}", f"The page says:\n\n\t{block}", f"> {block}",
+                f"> The page says:\n{block}", f"1. - > {block}",
+            ):  # fmt: skip
                 with self.subTest(form.name, text=text):
                     self.check(text, text, [])
 
@@ -180,12 +163,9 @@ class TestThinking(unittest.TestCase):
     def test_markup_that_thinking_or_text_follows_stays_thinking(self) -> None:
         call = {"index": 0, "id": "c", "function": {"name": "now", "arguments": "{}"}}
         for answer in (
-            self.ask(f"Say {BLOCK}", " and go on."),
-            self.ask(f"Say {BLOCK}", text="Done."),
-            self.ask(f"Say {BLOCK}", tool_calls=[call]),
-            self.ask(f"Say {BLOCK[:40]}"),
-            self.ask("a < b", " <", "｜DS"),
-        ):
+            self.ask(f"Say {BLOCK}", " and go on."), self.ask(f"Say {BLOCK}", text="Done."),
+            self.ask(f"Say {BLOCK}", tool_calls=[call]), self.ask(f"Say {BLOCK[:40]}"), self.ask("a < b", " <", "｜DS"),
+        ):  # fmt: skip
             self.assertNotIn("read", [name for name, _ in answer.calls])
         thoughts = [
             self.ask(f"Say {BLOCK}", " on.").reply.message().reasoning,
@@ -264,13 +244,10 @@ class TestMarkupOfOthers(unittest.TestCase):
         later = (said, Message("user", "Go on."), Message("assistant", "Yes."), Message("user", "And?"))
         parts = ({"type": "text", "text": "a"}, {"type": "text", "text": html.escape(markup)})
         for message in (
-            Message("system", markup),
-            Message("user", f"Look: {markup}"),
-            Message("user", parts),
-            Message("tool", markup, tool_call_id="c"),
-            Message("tool", parts, tool_call_id="c"),
+            Message("system", markup), Message("user", f"Look: {markup}"), Message("user", parts),
+            Message("tool", markup, tool_call_id="c"), Message("tool", parts, tool_call_id="c"),
             Message("assistant", "I searched.", server_items="{}"),
-        ):
+        ):  # fmt: skip
             with self.subTest(message):
                 self.assertFalse(self.is_call(BLOCK, message))
                 self.assertFalse(self.is_call(BLOCK, message, *later))
@@ -282,14 +259,9 @@ class TestMarkupOfOthers(unittest.TestCase):
 
     def test_messages_that_only_speak_of_it_do_not_count(self) -> None:
         for text in (
-            "DSML and tool_calls",
-            "a < b | DSML | tool_calls",
-            "Promise<ToolCall>",
-            "<tool_calls>",
-            "<invoke>",
-        ):
-            with self.subTest(text):
-                self.assertTrue(self.is_call(BLOCK, Message("user", text)))
+            "DSML and tool_calls", "a < b | DSML | tool_calls", "Promise<ToolCall>", "<tool_calls>", "<invoke>",
+        ):  # fmt: skip
+            self.assertTrue(self.is_call(BLOCK, Message("user", text)), text)
 
     def test_nothing_is_a_call_once_deepseek_has_searched(self) -> None:
         calls = WrittenCalls(ChatRequest("m", "m", (), TOOLS), str)
@@ -349,16 +321,10 @@ class TestHostileMarkup(unittest.TestCase):
 
     def test_a_hostile_text_takes_no_longer_per_character(self) -> None:
         parts = [
-            "<｜DSML｜tool_calls>",
-            '<｜DSML｜tool_calls><｜DSML｜invoke name="read">',
-            '<｜DSML｜parameter name="path">',
-            "<｜DSML｜invoke",
-            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
-            BLOCK,
+            "<｜DSML｜tool_calls>", '<｜DSML｜tool_calls><｜DSML｜invoke name="read">', "<｜DSML｜invoke", "<", " <| ",
+            '<｜DSML｜parameter name="path">', "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", BLOCK,
             V4.encode([CALL] * 20),
-            "<",
-            " <| ",
-        ]
+        ]  # fmt: skip
         for opening in (
             "",
             '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="read"><｜DSML｜parameter name="path" string="true">',
@@ -375,21 +341,12 @@ class TestHostileMarkup(unittest.TestCase):
 
 ORDINARY_LINES = (
     *(
-        "def f(x):",
-        "    return x < 3",
-        "<div>",
-        "</div>",
-        "<invoke>",
-        "- a",
-        "+ b",
-        "@@ -1 +1 @@",
-        "",
-        "a | b || c",
+        "def f(x):", "    return x < 3", "<div>", "</div>", "<invoke>", "- a", "+ b", "@@ -1 +1 @@", "", "a | b || c",
         "x <| y",
     ),
     *("The marker is `<｜DSML｜tool_calls>`.", "<function_calls> is old.", "| --- |", "<tool_use>", "</tool_calls>"),
     *("<｜DSML｜", "< | DSML |", "if (a<b) {}", "vector<int> v;", '<invoke name="read">', "<｜begin▁of▁sentence｜>"),
-)
+)  # fmt: skip
 
 
 class TestOrdinaryAnswers(unittest.TestCase):

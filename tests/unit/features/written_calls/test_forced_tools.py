@@ -76,13 +76,11 @@ class TestFindCall(unittest.TestCase):
     def test_a_call_written_as_text_is_found_in_every_form(self) -> None:
         for name, text in CALLS.items():
             for answer in (text, *(fence.replace("{}", text) for fence in FENCES)):
-                with self.subTest(name, text=answer):
-                    self.assertEqual(("look_up", ARGUMENTS), find(answer))
+                self.assertEqual(("look_up", ARGUMENTS), find(answer), (name, answer))
 
     def test_text_that_is_no_call_gives_none(self) -> None:
         for text in NO_CALLS:
-            with self.subTest(text[:60]):
-                self.assertIsNone(find_call(text, request()))
+            self.assertIsNone(find_call(text, request()), text[:60])
 
     def test_with_several_tools_a_call_as_text_must_name_its_tool(self) -> None:
         self.assertIsNone(find(CALL_TEXT, request("required")))
@@ -106,8 +104,7 @@ class TestFindCall(unittest.TestCase):
                         {"type": "function", "id": "a", "function": {"name": "look_up", field: arguments}},
                         [{"tool": "look_up", field: arguments}],
                     ):
-                        with self.subTest(written):
-                            self.assertIsNone(find(json.dumps(written), chat))
+                        self.assertIsNone(find(json.dumps(written), chat), written)
             self.assertIsNone(find('{"input": "{broken"}', chat))
 
     def test_a_result_beside_a_call_is_no_argument_unless_the_tool_declares_it(self) -> None:
@@ -132,8 +129,7 @@ class TestFindCall(unittest.TestCase):
             arguments = {name: {"a": 1} if name in ("input", "arguments") else "Bob" for name in properties}
             schema = {"type": "object", "properties": {name: {} for name in properties}, "required": [properties[0]]}
             for written in (arguments, {"input": arguments}, {"name": "look_up", "input": arguments}):
-                with self.subTest(written):
-                    self.assertEqual(("look_up", arguments), find(json.dumps(written), forced(schema)))
+                self.assertEqual(("look_up", arguments), find(json.dumps(written), forced(schema)), written)
 
     def test_json_that_does_not_fit_the_forced_tool_stays_text(self) -> None:
         chat = forced({"type": "object", "properties": {"path": {}, "tool": {}}, "required": ["path"]})
