@@ -154,7 +154,7 @@ class ChatMemoryTest(unittest.TestCase):
         for name, message in (("ascii", "x" * 2000), ("wide", "\U0001f600" + "x" * 500), ("small", [{"a": 1}] * 20)):
             with self.subTest(name), traced_memory() as traced:
                 memory = ChatMemory(2_000_000, itertools.count(0, 60).__next__, min_body_bytes=0)
-                for number in range(40):
+                for number in range(25):
                     messages = [f"{name} {number}", *[message] * 60]
                     value, chat = memory.decode(encode_json({"messages": messages}))
                     copies = [encode_json(each) for each in value["messages"]]
@@ -204,28 +204,6 @@ class TestChatBodies(unittest.TestCase):
                 for turns in (1, 2, 2, 3, 7, 4, 0, 5):
                     body = json.dumps(chat(turns, tools=[{"n": turns}], stream=True), **forms).encode()
                     self.assert_read_alike(bodies, body)
-
-    def test_what_was_read_before_is_not_read_again(self) -> None:
-        bodies = Bodies()
-        before = bodies.decode(encode_json(chat(5)))
-        with patch.object(chat_memory, "scan", side_effect=json_codec.scan) as scan:
-            after = bodies.decode(encode_json(chat(6, stream=True)))
-        self.assertEqual(chat(6, stream=True), after)
-        self.assertTrue(all(map(is_, before["messages"], after["messages"])))
-        # One message, a name and its value.
-        self.assertEqual(3, scan.call_count)
-
-    def test_fields_behind_the_messages_are_read_once_while_they_stay_the_same(self) -> None:
-        bodies, tools = Bodies(), [{"n": "\U0001f600"}, {"n": "]}"}]
-        before = bodies.decode(encode_json(chat(5, tools=tools)))
-        for turns in (6, 6, 3):
-            with patch.object(chat_memory, "scan", side_effect=json_codec.scan) as scan:
-                after = bodies.decode(encode_json(chat(turns, tools=tools)))
-            self.assertEqual(chat(turns, tools=tools), after)
-            self.assertIs(before["tools"], after["tools"])
-            self.assertLessEqual(scan.call_count, 1)
-        self.assert_read_alike(bodies, encode_json(chat(7, tools=tools[:1])))
-        self.assert_read_alike(bodies, encode_json(chat(7, tools=tools)) + b"}")
 
     def test_a_message_that_ends_like_the_last_body_is_no_end_of_the_messages(self) -> None:
         bodies = Bodies()
@@ -295,14 +273,6 @@ class TestChatBodies(unittest.TestCase):
                 with self.subTest(levels):
                     for _ in range(2):
                         self.assert_read_alike(bodies, encode_json(body))
-
-    def test_a_long_chat_is_compared_in_a_few_pieces(self) -> None:
-        bodies = Bodies()
-        for turns in range(1, 100):
-            bodies.decode(encode_json(chat(turns, stream=True)))
-        (known,) = bodies.known()
-        self.assertEqual(encode_json(chat(99))[:-2], b"".join(known.pieces))
-        self.assertLessEqual(len(known.pieces), 8)
 
     def test_a_changed_message_is_read_again_with_all_after_it(self) -> None:
         for at in range(30):

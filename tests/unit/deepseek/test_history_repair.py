@@ -1,16 +1,14 @@
 import itertools
 import random
+import time
 import unittest
-from unittest import mock
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
-from deepseek_cursor_proxy.deepseek import history_repair
 from deepseek_cursor_proxy.deepseek.apis import chat_api
 from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair, use_template_roles
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK
 from tests.fake_deepseek import contract
 from tests.support.histories import TOOLS, assistant, new_chat, result, system, user
-from tests.support.width import width
 
 
 def calls(*ids: str, text: str = "") -> Message:
@@ -34,33 +32,6 @@ class TestRepair(unittest.TestCase):
         for chat in ((U, search, U2), (U, calls("1"), search, U2)):
             self.assertIn(search, repair(chat).messages)
             self.assertNotIn("empty dropped", repair(chat).repairs)
-
-    def test_a_history_in_order_is_left_as_the_repair_would_leave_it(self) -> None:
-        rng = random.Random(7)
-        empty, thinking = assistant(""), assistant("", reasoning="r")
-        some = (U, A, system("s"), empty, thinking, calls("1"), calls("1", "2"), calls(""), calls("1", "1"))
-        some += (result("1"), result("1", "x"), result("2"), result(""))
-        in_order = 0
-        for _ in range(width(1000, 4000)):
-            history = tuple(rng.choices(some, k=rng.randint(1, 6)))
-            repaired = repair(history)
-            with mock.patch.object(history_repair, "_is_in_order", return_value=False):
-                self.assertEqual(repair(history), repaired, history)
-            in_order += history_repair._is_in_order(history)
-        self.assertGreater(in_order, width(50, 200))
-
-    def test_messages_in_order_are_not_looked_at_again(self) -> None:
-        memory, history, looked_at = new_chat(), [U], []
-        with mock.patch.object(history_repair, "_is_in_order", side_effect=history_repair._is_in_order) as check:
-            for number in range(20):
-                history += [calls(str(number)), result(str(number))]
-                self.assertEqual(repair(history), repair(history, memory))
-                looked_at.append(len(check.call_args.args[0]))
-        self.assertEqual([2] * 10, looked_at[-10:])
-        self.assertEqual(repair(history), repair(history, memory))
-        for damaged in ([*history, calls("x"), U2], [*history, result("x")], [*history[:20], *history[21:]]):
-            self.assertEqual(repair(damaged), repair(damaged, memory))
-            self.assertNotEqual({}, repair(damaged, memory).repairs)
 
     def test_each_kind_of_damage_gets_its_repair(self) -> None:
         x, y, x2, y2, empty = result("1", "x"), result("1", "y"), result("2", "x"), result("2", "y"), assistant()
@@ -131,16 +102,14 @@ class TestRepair(unittest.TestCase):
     def test_any_history_is_repaired_to_one_that_deepseek_accepts(self) -> None:
         for seed in range(600):
             history = generated(random.Random(seed))
-            with self.subTest(seed=seed, history=shape(history)):
-                self.assertIsNone(refusal(repair(history).messages))
+            self.assertIsNone(refusal(repair(history).messages), (seed, shape(history)))
 
     def test_a_repair_loses_no_text_of_the_client(self) -> None:
         for seed in range(300):
             history = generated(random.Random(seed))
             text = "".join(str(message.content) for message in repair(history).messages)
             for message in history:
-                with self.subTest(seed=seed, history=shape(history)):
-                    self.assertIn(str(message.content), text)
+                self.assertIn(str(message.content), text, (seed, shape(history)))
 
     def test_a_repaired_history_keeps_its_prefix_when_the_chat_grows(self) -> None:
         """DeepSeek's cache needs the prefix."""
@@ -154,22 +123,14 @@ class TestRepair(unittest.TestCase):
                     self.assertEqual(sent, later[: len(sent)])
 
     def test_calls_and_results_that_do_not_fit_are_repaired_in_linear_time(self) -> None:
-        """Half a megabyte of these once took seconds; the test counts the calls of add_result."""
+        """Half a megabyte of these once took seconds."""
         rounds = [calls(str(number)) for number in range(2_000)]
         strangers = [result(f"x{number}", "?") for number in range(2_000)]
         same = [calls("1")] * 2_000 + [result("1", str(number)) for number in range(2_000)]
-        count = 0
-        take = history_repair._Round.add_result
-
-        def counted(current: history_repair._Round, index: int, message: Message) -> bool:
-            nonlocal count
-            count += 1
-            return take(current, index, message)
-
-        with mock.patch.object(history_repair._Round, "add_result", counted):
-            for history in ([*rounds, *strangers], [*rounds, *strangers, *map(result, map(str, range(2_000)))], same):
-                self.assertLessEqual(4_000, len(repair(history).messages))
-        self.assertLess(count, 20_000)
+        began = time.thread_time()
+        for history in ([*rounds, *strangers], [*rounds, *strangers, *map(result, map(str, range(2_000)))], same):
+            self.assertLessEqual(4_000, len(repair(history).messages))
+        self.assertLess(time.thread_time() - began, 2)
 
 
 def generated(rng: random.Random) -> tuple[Message, ...]:

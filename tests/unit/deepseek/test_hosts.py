@@ -7,7 +7,6 @@ from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import hosts
 from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, chat_api_for
 from deepseek_cursor_proxy.deepseek.apis.chat_api import read_reasoning
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm, choose
 from deepseek_cursor_proxy.deepseek.rules import FILLER
@@ -60,10 +59,6 @@ class TestHosts(unittest.TestCase):
                 self.assertEqual(
                     THINKING_FIELDS[host.name], (host.thinking_fields(True, "max"), host.thinking_fields(False, "max"))
                 )
-
-    def test_deepseek_itself_has_the_plain_api(self) -> None:
-        self.assertIs(CHAT, chat_api_for(hosts.DEEPSEEK))
-        self.assertIs(hosts.DEEPSEEK, CHAT.host)
 
     def test_reasoning_goes_back_in_the_form_of_the_host(self) -> None:
         details = '[{"type":"reasoning.text","text":"r"}]'

@@ -30,8 +30,7 @@ class TestPlaceholder(unittest.TestCase):
             "https://e.com/a\n]": r"https://e\.com/a\?\]",
             "data:": r"text/plain, 0 B",
         }.items():
-            with self.subTest(url[:40]):
-                self.assertRegex(images.placeholder(image_part(url)), rf"^\[image: {words}, [0-9a-f]{{12}}\]$")
+            self.assertRegex(images.placeholder(image_part(url)), rf"^\[image: {words}, [0-9a-f]{{12}}\]$", url[:40])
         self.assertRegex(images.placeholder(image_part("")), r"^\[image: [0-9a-f]{12}\]$")
 
     def test_the_placeholder_of_a_file_has_its_name(self) -> None:
@@ -94,5 +93,4 @@ class TestNewPictures(unittest.TestCase):
             "of an assistant": (False, [question, user(cat, role="assistant")]),
         }
         for name, (expected, messages) in rows.items():
-            with self.subTest(name):
-                self.assertEqual(expected, images.has_new_picture(messages))
+            self.assertEqual(expected, images.has_new_picture(messages), name)

@@ -77,5 +77,4 @@ class TestEchoedMessage(unittest.TestCase):
             calls = tuple(CallPiece(at, *call) for at, call in enumerate(answer.tool_calls))
             unwrapped = CustomCallUnwrapper(NAMES).unwrap(Delta(calls=calls), is_whole=True).calls
             echoed = assistant("", *((each.id, each.name, each.arguments) for each in unwrapped))
-            with self.subTest(arguments):
-                self.assertEqual(echoed_message(answer, NAMES), ToolNames(NAMES).wrap_custom_calls(echoed))
+            self.assertEqual(echoed_message(answer, NAMES), ToolNames(NAMES).wrap_custom_calls(echoed), arguments)

@@ -74,5 +74,4 @@ class TestFreeTextReader(unittest.TestCase):
                     size = rng.randrange(1, 5)
                     pieces.append(arguments[:size])
                     arguments = arguments[size:]
-                with self.subTest(text=text, pieces=pieces):
-                    self.assertEqual(text, read(pieces))
+                self.assertEqual(text, read(pieces), (text, pieces))

@@ -18,22 +18,14 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "tool_call_id": (ABSENT, "call_1", "", None, 1),
     "reasoning_content": (ABSENT, "why", "", None, 1),
     "tool_calls": (
-        ABSENT,
-        None,
-        [],
-        [CALL],
-        [CALL, {**CALL, "index": 1, "id": ""}],
-        [{**CALL, "id": None}],
-        [{**CALL, "function": {"name": "read", "arguments": {"a": 1}}}],
-        [{**CALL, "function": None}],
-        [{"id": "call_1", "type": "custom", "custom": {"name": "say", "input": "text"}}],
-        ["call"],
-        "calls",
+        ABSENT, None, [], [CALL], [CALL, {**CALL, "index": 1, "id": ""}], [{**CALL, "id": None}],
+        [{**CALL, "function": {"name": "read", "arguments": {"a": 1}}}], [{**CALL, "function": None}],
+        [{"id": "call_1", "type": "custom", "custom": {"name": "say", "input": "text"}}], ["call"], "calls",
     ),
     "name": (ABSENT, "me"),
     "function_call": (ABSENT, {"name": "read", "arguments": "{}"}),
     "prefix": (ABSENT, True),
-}
+}  # fmt: skip
 
 
 def every_message() -> Iterator[Any]:
@@ -59,13 +51,6 @@ class TestPlainMessages(unittest.TestCase):
                 self.assertEqual([found], read(message), message)
         self.assertGreater(plain, 20)
 
-    def test_the_usual_messages_of_an_agent_take_the_fast_path(self) -> None:
-        fields = {"tool_calls": [CALL]}, {"reasoning_content": "r"}
-        agent = ({"role": "assistant", "content": "", **each} for each in fields)
-        texts = ({"role": role, "content": "x"} for role in ("system", "user"))
-        for message in (*texts, *agent, {"role": "tool", "tool_call_id": "call_1", "content": "t"}):
-            self.assertIsNotNone(read_plain(message), message)
-
 
 def long_chat(turns: int) -> list[Any]:
     """A chat of the old functions API, whose calls are counted, with a part that is dropped."""
@@ -79,12 +64,6 @@ def long_chat(turns: int) -> list[Any]:
 
 
 class TestHistory(unittest.TestCase):
-    def test_messages_of_a_grown_history_are_read_like_new_ones(self) -> None:
-        memory, whole = new_chat(), long_chat(8)
-        for count in (*range(1, len(whole)), 9, 20, 11):
-            with self.subTest(count):
-                self.assertEqual(messages.read(whole[:count]), messages.read(whole[:count], memory))
-
     def test_messages_are_read_again_if_the_tools_differ(self) -> None:
         patch = {**CALL, "function": {"name": "patch", "arguments": "{}"}}
         memory, whole, found = new_chat(), [*long_chat(4), {"role": "assistant", "tool_calls": [patch]}], []

@@ -85,21 +85,12 @@ class TestFields(unittest.TestCase):
             ("instructions system metadata prompt_cache_key text", [7]),
             ("model tool_choice instructions temperature logit_bias", [[]]),
             ("messages tools top_p system response_format", [{}]),
-            ("max_tokens max_completion_tokens max_output_tokens", ["5", True]),
-            ("max_tokens", [-1, 0, 1.5]),
-            ("messages", [None, "hi"]),
-            ("stream", ["yes", 1]),
-            ("stream_options", [True]),
-            ("top_logprobs", [21, -1]),
-            ("temperature", ["hot", True, 2.1, -1]),
-            ("top_p", [1.1]),
-            ("stop", [[7]]),
-            ("logprobs", [1]),
-            ("seed metadata", ["x"]),
-            ("n", ["2", 1.5]),
-            ("reasoning", ["high"]),
+            ("max_tokens max_completion_tokens max_output_tokens", ["5", True]), ("max_tokens", [-1, 0, 1.5]),
+            ("messages", [None, "hi"]), ("stream", ["yes", 1]), ("stream_options", [True]), ("top_logprobs", [21, -1]),
+            ("temperature", ["hot", True, 2.1, -1]), ("top_p", [1.1]), ("stop", [[7]]), ("logprobs", [1]),
+            ("seed metadata", ["x"]), ("n", ["2", 1.5]), ("reasoning", ["high"]),
             ("response_format", ["json", {"type": "xml"}]),
-        ):
+        ):  # fmt: skip
             for name in names.split():
                 assert_named(self, lambda value, name=name: parsed(**{name: value}), "", (name, *values))
 

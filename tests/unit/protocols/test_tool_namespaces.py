@@ -32,8 +32,7 @@ class TestUpstreamName(unittest.TestCase):
             (("工具", "读"), "______7e707bfb9f"),
             (("\ud800", "x" * 200), "___" + "x" * 31 + "_ac8c67bc3e"),
         ):
-            with self.subTest(inner):
-                self.assertEqual(name, upstream_name(inner))
+            self.assertEqual(name, upstream_name(inner), inner)
 
 
 class TestUpstreamNames(unittest.TestCase):
@@ -80,8 +79,7 @@ class TestDescribe(unittest.TestCase):
             ("Spawns.", " \n", "Spawns."),
             (None, None, None),
         ):
-            with self.subTest(description=description, words=words):
-                self.assertEqual(expected, describe_inner(description, "agents", words))
+            self.assertEqual(expected, describe_inner(description, "agents", words), (description, words))
 
     def test_a_long_namespace_description_is_cut(self) -> None:
         found = describe_inner("d", "n" * 500, "w" * 5000) or ""

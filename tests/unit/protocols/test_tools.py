@@ -2,7 +2,6 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols import tools as request_tools
 from tests.support.bad_requests import assert_named
 
@@ -67,18 +66,6 @@ class TestShapes(unittest.TestCase):
         self.assertEqual({"function"}, {tool["type"] for tool in tool_set.tools})
         self.assertEqual(["Shell", "Read", "Write", "ApplyPatch"], names(tool_set))
         self.assertEqual(({"ApplyPatch"}, []), (tool_set.custom, tool_set.dropped))
-
-    def test_the_fast_path_for_tools_gives_the_same_result(self) -> None:
-        function = NESTED["function"]
-        odd = [{**NESTED, **more} for more in ({"x": 1}, {"type": None}, {"input_schema": {}}, {"function": None})]
-        names: tuple[Any, ...] = ({"name": ""}, {"name": 1}, {"description": 1}, {"parameters": None}, {"x": 1})
-        odd += [{"type": "function", "function": {**function, **more}} for more in names]
-        odd += [{"type": "function", "function": {**function, "strict": strict}} for strict in (None, True, 1)]
-        for tool in (NESTED, FLAT, BARE, CUSTOM, SEARCH, {}, None, *odd):
-            if request_tools._is_plain(tool):
-                read_with_care = request_tools._read_tool(tool, "tools[0]", request_tools.ToolSet())
-                self.assertEqual(encode_json(tool), encode_json(read_with_care))
-        self.assertTrue(request_tools._is_plain(NESTED))
 
     def test_a_custom_tool_becomes_a_function_with_one_string(self) -> None:
         nested = {"name": "ApplyPatch", "description": "Patches.", "format": {"type": "grammar", "grammar": GRAMMAR}}

@@ -116,21 +116,15 @@ class TestDiagnosis(unittest.TestCase):
             ("message 4 changed (system inserted)", changed(4, system("mind the time"), CHAT[4])),
             ("system prompt changed, message 5 changed (user content)", (system("t"), *CHAT[1:5], user("stop"))),
         ):
-            with self.subTest(expected, messages=messages):
-                self.assertEqual(expected, self.words(messages))
+            self.assertEqual(expected, self.words(messages), (expected, messages))
 
     def test_the_table_of_tools(self) -> None:
         for expected, tools in (
-            ("tools changed (added c)", "abc"),
-            ("tools changed (removed a)", "b"),
-            ("tools changed (added c, removed b)", "ac"),
-            ("", "ba"),
-            ("tools changed (added c)", "bca"),
-            ("tools changed (removed a and b)", ""),
-            ("tools changed (added 1, 2, 3 and 2 more)", "ab12345"),
-        ):
-            with self.subTest(expected):
-                self.assertEqual(expected, self.words(CHAT, tools))
+            ("tools changed (added c)", "abc"), ("tools changed (removed a)", "b"),
+            ("tools changed (added c, removed b)", "ac"), ("", "ba"), ("tools changed (added c)", "bca"),
+            ("tools changed (removed a and b)", ""), ("tools changed (added 1, 2, 3 and 2 more)", "ab12345"),
+        ):  # fmt: skip
+            self.assertEqual(expected, self.words(CHAT, tools), expected)
         self.assertEqual("tools changed (changed b)", self.words(CHAT, b="does other things now"))
 
     def test_a_chat_that_is_back_at_its_first_words_is_begun_again(self) -> None:
@@ -263,7 +257,3 @@ class TestToolOrder(unittest.TestCase):
         self.assertEqual((given[1], given[0]), self.sorted(given))
         for expected, names in (("abc", "cab"), ("BZa", "aZB"), ("z", "z"), ("", ""), ("bab", "bab")):
             self.assertEqual(tuple(expected), tuple(map(tool_name, self.sorted(tools(*names)))), names)
-
-    def test_a_request_in_order_is_the_same_object(self) -> None:
-        request = ChatRequest("m", "m", CHAT, tools("a", "b"))
-        self.assertIs(request, sort_tools(request))

@@ -87,13 +87,10 @@ class TestEchoes(EchoTestCase):
         self.store.record((U,), assistant("Hi.", reasoning=THOUGHT))
         self.store.record((U,), assistant("Hi.", CALL, reasoning=THOUGHT))
         for turn in (
-            assistant(THOUGHT + "Hello."),
-            assistant(THOUGHT),
-            assistant(THOUGHT.strip()[:-1] + "Hi."),
-            assistant("Hi." + THOUGHT),
-            assistant(THOUGHT + "Hi.", ("call_1", "read_file", '{"path":"b"}')),
+            assistant(THOUGHT + "Hello."), assistant(THOUGHT), assistant(THOUGHT.strip()[:-1] + "Hi."),
+            assistant("Hi." + THOUGHT), assistant(THOUGHT + "Hi.", ("call_1", "read_file", '{"path":"b"}')),
             assistant(THOUGHT + "Hi.", reasoning="My own."),
-        ):
+        ):  # fmt: skip
             self.assert_unchanged(U, turn, U2)
         self.assert_unchanged(U, user(THOUGHT + "Hi."), U2)
 
@@ -142,14 +139,3 @@ class TestTrimmedReasoning(EchoTestCase):
         self.assert_unchanged(U, echo._replace(content="Hi. And?"), U2)
         self.assert_unchanged(U, echo._replace(reasoning="Look elsewhere."), U2)
         self.assert_unchanged(U, echo, U2, namespace=OTHER)
-
-
-class TestCost(EchoTestCase):
-    def test_a_chat_of_known_turns_needs_no_further_query(self) -> None:
-        messages: tuple[Message, ...] = (U,)
-        for number in range(6):
-            said = assistant(f"Answer {number}", reasoning=f"Thought {number}")
-            self.store.record(messages, said)
-            messages = (*messages, said._replace(reasoning=None), user(f"Question {number}"))
-        self.store.find_turns(*messages)
-        self.assertEqual(1, self.store.queries)

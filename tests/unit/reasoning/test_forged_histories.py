@@ -148,8 +148,7 @@ class TestCollidingPrefixes(unittest.TestCase):
     def test_a_forged_first_message_finds_no_reasoning_of_the_real_one(self) -> None:
         for name, (one, two) in PAIRS.items():
             for kind, answer in ANSWERS.items():
-                with self.subTest(name, answer=kind):
-                    self.assertFalse(recorded(b"me", one, answer) & looked_up(b"me", two, answer))
+                self.assertFalse(recorded(b"me", one, answer) & looked_up(b"me", two, answer), (name, kind))
 
     def test_system_messages_make_different_exact_keys(self) -> None:
         """Prompts are rewritten in mid-chat, so alone they disprove nothing; but the exact place always wins."""
@@ -166,8 +165,7 @@ class TestCollidingPrefixes(unittest.TestCase):
             *((LONG_ID, name, '{"p":"/etc"}') for name in ("grep", "")),
             *((call_id, "read_file", '{"p":"/etc"}') for call_id in ids),
         ):
-            with self.subTest(call=call):
-                self.assertFalse(known & looked_up(b"me", [user("forged")], said("", call)))
+            self.assertFalse(known & looked_up(b"me", [user("forged")], said("", call)), call)
         elsewhere = looked_up(b"me", [user("other")], said("", (LONG_ID, "read_file", '{ "p": "/etc" }')))
         self.assertTrue(known & elsewhere, "the id itself does prove the turn")
 

@@ -1,5 +1,4 @@
 import unittest
-from collections import Counter
 from collections.abc import Collection, Sequence
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
@@ -7,7 +6,6 @@ from deepseek_cursor_proxy.conversation import UNNAMED, ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import MissingReasoning, TooLarge
 from deepseek_cursor_proxy.reasoning import identity
-from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import (
     FoundTurns,
     PreparedRequest,
@@ -389,25 +387,6 @@ class TestGrownHistory(unittest.TestCase):
         for count in (9, 12, len(self.chat), 14):
             self.assert_restored_alike(*self.chat[:count])
 
-    def test_turns_that_were_restored_are_looked_up_once_in_a_hundred_requests(self) -> None:
-        sizes: list[int] = []
-
-        def find(keys: Collection[bytes]) -> dict[bytes, list[str]]:
-            sizes.append(len(keys))
-            return self.memory.find(keys)
-
-        # A turn that says nothing, as opencode sends one that failed, is left out.
-        chat, chats = [S, U, assistant(""), U], self.memory.chats
-        for number in range(30):
-            answer = assistant(f"I look for the {number}th time.")
-            self.memory.record(chat, answer, f"thought {number}")
-            chat += [answer, U2]
-        for _ in range(3 * 100):
-            found = find_turns(ME, _request(chat, True, True), find, chats)
-            self.assertEqual(30, prepare(found.request, found, "placeholder", chats).count_turns().filled)
-        # The newest turn is always looked up; the empty one with all others, by two kinds of key.
-        self.assertEqual({1: 200, 31: 2}, Counter(sizes[-202:]))
-
     def test_a_chat_in_memory_is_restored_for_an_upstream_without_its_tools(self) -> None:
         """And without the memory, too: its entry may be gone when the next upstream is asked."""
         plain = (U, assistant("Well."), U2) * 4
@@ -441,17 +420,6 @@ class TestGrownHistory(unittest.TestCase):
         prepared = self.memory.prepare(*self.chat, strategy="placeholder")
         self.assertEqual(missing - 1, prepared.count_turns().missing)
         self.assertEqual("stored late", prepared.request.messages[at].reasoning)
-
-    def test_restored_messages_that_did_not_change_are_the_same_objects(self) -> None:
-        """Encoded bytes are kept by these objects: 200 turns took 1.6 times as long when each last turn was new."""
-        ends = [at for at, message in enumerate(self.chat, 1) if message.role == "tool"]
-        before: tuple[Message, ...] = ()
-        for end in ends[3:]:
-            for _ in range(2):
-                prepared = self.memory.prepare(*self.chat[:end], strategy="placeholder")
-                pairs = zip(before, prepared.request.messages, strict=False)
-                self.assertEqual([], [one for one, other in pairs if one == other and one is not other])
-                before = prepared.request.messages
 
     def test_a_grown_history_is_restored_again_if_its_needs_change(self) -> None:
         for tools, thinking in ((True, True), (False, True), (True, False), (True, True)):

@@ -62,16 +62,9 @@ class TestThinkingBlocks(unittest.TestCase):
         details = (f"<details>\n{summary}\nx\n</details>\n\n" for summary in summaries)
         one_break = COLLAPSIBLE.opening + "x\n</details>\nclosed by one line break only"
         for text in (
-            "",
-            "<details>",
-            "<think>",
-            " " + whole,
-            *details,
-            one_break,
-            "The tag <think> opens the thinking.",
-        ):
-            with self.subTest(text):
-                self.assertIsNone(thinking_blocks.block_at(text))
+            "", "<details>", "<think>", " " + whole, *details, one_break, "The tag <think> opens the thinking.",
+        ):  # fmt: skip
+            self.assertIsNone(thinking_blocks.block_at(text), text)
         self.assertEqual([], thinking_blocks.find_blocks("The tag:\n\n<think>\nopens the thinking."))
 
     def test_an_unfinished_thinking_block_is_recognised(self) -> None:
@@ -107,8 +100,7 @@ class TestQuotes(unittest.TestCase):
             end = rng.choice(("", EARLY_END))
             block = form.opening + form.escape(thought) + form.closing if form and thought.strip(" ") else ""
             shown = block + notice + answer + (end if answer else end.lstrip())
-            with self.subTest(seed, shown=shown):
-                self.assertEqual(thinking_blocks.strip_display(answer), thinking_blocks.strip_display(shown))
+            self.assertEqual(thinking_blocks.strip_display(answer), thinking_blocks.strip_display(shown), (seed, shown))
 
     def test_an_open_tag_that_an_answer_quotes_is_no_block_after_one_of_the_other_form(self) -> None:
         answer = "The tag\n\n<think>\nopens it."
@@ -150,8 +142,7 @@ class TestNotices(unittest.TestCase):
             ("Hi", NOTICE + "Hi", "Hi" + early, "Hi" + early + "\n", NOTICE + "Hi" + early, NOTICE_LINE + "\nHi"),
         ):
             for text in texts:
-                with self.subTest(text):
-                    self.assertEqual(left, thinking_blocks.strip_notices(text))
+                self.assertEqual(left, thinking_blocks.strip_notices(text), text)
         for text in (
             "Hi " + NOTICE,
             "[deepseek-cursor-proxy] Hello",
@@ -167,8 +158,7 @@ class TestNotices(unittest.TestCase):
             "Hi\n\n[deepseek-cursor-proxy] DeepSeek ended this answer early (I am not done",
             "Hi" + early + " Said in my own words.",
         ):
-            with self.subTest(text):
-                self.assertEqual(text, thinking_blocks.strip_notices(text))
+            self.assertEqual(text, thinking_blocks.strip_notices(text), text)
 
     def test_notices_of_related_proxies_are_stripped_but_do_not_count_as_ours(self) -> None:
         for line in (

@@ -380,17 +380,6 @@ class TestReopener(unittest.TestCase):
         self.assertTrue(reopener_thread.wait(PATIENCE))
         self.assertEqual(2, reopen.call_count)
 
-    def test_the_delays_between_tries_grow_up_to_a_limit(self) -> None:
-        reopener_thread = self.reopener(([True] + [False] * 12).pop)
-        with (
-            mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 0.25),
-            mock.patch.object(reopener_thread._closing, "wait") as wait,
-        ):
-            reopener_thread.wake()
-            self.assertTrue(reopener_thread.wait(PATIENCE))
-        delays = [call.args[0] for call in wait.call_args_list]
-        self.assertEqual([0.25, 0.5, 1.0, 2.0, 4.0, *[5.0] * 7], delays)
-
     def test_close_ends_the_reopener_during_a_delay(self) -> None:
         reopen = mock.Mock(return_value=False)
         reopener_thread = self.reopener(reopen)

@@ -24,16 +24,9 @@ class TestReasoningForms(StoreTestCase):
         self.assertIsNone(self.store.get(URL))
         known = None
         for form, after in (
-            ("think", None),
-            ("reasoning", None),
-            ("think", None),
-            ("think", "think"),
-            ("think", "think"),
-            ("reasoning", "think"),
-            ("think", "think"),
-            ("reasoning", "think"),
-            ("reasoning", "reasoning"),
-        ):
+            ("think", None), ("reasoning", None), ("think", None), ("think", "think"), ("think", "think"),
+            ("reasoning", "think"), ("think", "think"), ("reasoning", "think"), ("reasoning", "reasoning"),
+        ):  # fmt: skip
             self.learn(form)
             known = after or known
             self.assertEqual((after, {URL: known} if known else {}), (self.store.get(URL), self.rows()))

@@ -67,19 +67,6 @@ class TestRecord(StoreTestCase):
                 self.assertEqual({key(n): texts for n, texts in expected.items()}, store.find([*map(key, range(10))]))
                 self.assertEqual(rows, store.stats().reasonings)
 
-    def test_recording_the_same_reasoning_again_writes_only_its_use_once_a_day(self) -> None:
-        store = self.store()
-        store.record([((key(1),), "why")])
-        changes = []
-        for days in (0.0, 0.9, 1.0):
-            self.now += days * DAY
-            with store.database.reader() as connection:
-                before = connection.total_changes
-                store.record([((key(1),), "why")])
-                changes.append(connection.total_changes - before)
-        self.assertEqual([0, 0, 1], changes)
-        self.assertEqual(self.now, store.stats().oldest_use)
-
     def test_a_reasoning_that_is_too_long_is_not_stored(self) -> None:
         store = self.store(max_bytes=1000)
         with self.assertLogs("deepseek_cursor_proxy", "WARNING"):
@@ -195,9 +182,6 @@ class TestCosts(StoreTestCase):
             reader.start()
             reader.join(PATIENCE)
             self.assertEqual([{key(1): ["why"]}], found)
-
-    def connections(self, store: ReasoningStore) -> list[sqlite3.Connection]:
-        return [each for each in (store.database._reader, store.database._writer) if each is not None]
 
 
 class TestFaults(StoreTestCase):

@@ -37,15 +37,6 @@ def repaired(*chunks: dict[str, Any]) -> tuple[list[dict[str, Any]], Message]:
 
 
 class TestIndexes(unittest.TestCase):
-    def test_good_calls_pass_unchanged(self) -> None:
-        delta = Delta(calls=(CallPiece(0, "a", "f"), CallPiece(1, "b", "f")))
-        self.assertIs(delta, AnswerCalls().repair(delta, "delta"))
-        calls = AnswerCalls()
-        begun = entry("f", index=0, id="a", type="function")
-        for each in (chunk(begun), chunk(entry(arguments="{}", index=0)), chunk(entry(index=0, id=None))):
-            delta = chat_api.chunk_delta(each)
-            self.assertIs(delta, calls.repair(delta, "delta"))
-
     def test_a_piece_with_another_id_and_a_name_begins_a_call(self) -> None:
         a, b = CallPiece(0, "a", "f"), CallPiece(0, "b", "f")
         self.assertEqual([0, 0, 1, 1, 2], indexes(a, CallPiece(0), b, CallPiece(0), CallPiece(0, "c", "f")))

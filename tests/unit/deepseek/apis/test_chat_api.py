@@ -216,8 +216,7 @@ class TestEncode(unittest.TestCase):
             "the same without thinking": REQUEST._replace(messages=(*LONG, user("and on")), thinking=False),
         }.items():
             for when in ("first", "again"):
-                with self.subTest(name, when=when):
-                    self.assertEqual(encode_json(chat_api.payload(request)), self.body(request))
+                self.assertEqual(encode_json(chat_api.payload(request)), self.body(request), (name, when))
 
     def test_half_a_surrogate_pair_is_sent_unchanged(self) -> None:
         request = REQUEST._replace(messages=(user("half \ud800"), user("whole 😀")))

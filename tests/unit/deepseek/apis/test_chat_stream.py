@@ -97,13 +97,6 @@ class TestStreamReader(unittest.TestCase):
         parsed = StreamReader().read(b"".join(event(chunk({"content": text})) for text in "abcd"))
         self.assertEqual(["a", "bcd"], self.texts(parsed.batch))
 
-    def test_no_templates_are_made_for_a_stream_whose_chunks_never_repeat(self) -> None:
-        reader = StreamReader()
-        with mock.patch.object(chat_stream.ChunkTemplate, "derive", wraps=chat_stream.ChunkTemplate.derive) as cut:
-            for number in range(100):
-                reader.read(event({**chunk({"content": "x"}), "created": number}))
-        self.assertLess(cut.call_count, 20)
-
     def test_nothing_is_read_after_the_end_of_a_chat_stream(self) -> None:
         more = event(chunk({"content": "x"}))
         parsed = StreamReader().read(more + more + DONE + more)

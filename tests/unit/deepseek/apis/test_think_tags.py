@@ -10,20 +10,12 @@ from tests.support.chunks import written_chunk, written_completion
 
 # By content: the reasoning and the text in it.
 CONTENTS = {
-    "<think>r</think>\n\na": ("r", "a"),
-    " \n<think>\nr\n</think>a": ("\nr\n", "a"),
-    "<think></think>a": ("", "a"),
-    "<think>r": ("r", ""),
-    "<think>r</thin": ("r</thin", ""),
-    "<think>a < b </ c</think>d": ("a < b </ c", "d"),
+    "<think>r</think>\n\na": ("r", "a"), " \n<think>\nr\n</think>a": ("\nr\n", "a"), "<think></think>a": ("", "a"),
+    "<think>r": ("r", ""), "<think>r</thin": ("r</thin", ""), "<think>a < b </ c</think>d": ("a < b </ c", "d"),
     "<think>r</think>a <think>b</think>": ("r", "a <think>b</think>"),
-    "a <think>b</think>": ("", "a <think>b</think>"),
-    "<thinking>a": ("", "<thinking>a"),
-    "<th": ("", "<th"),
-    "  a": ("", "  a"),
-    "<think>r</think>  ": ("r", ""),
-    "": ("", ""),
-}
+    "a <think>b</think>": ("", "a <think>b</think>"), "<thinking>a": ("", "<thinking>a"), "<th": ("", "<th"),
+    "  a": ("", "  a"), "<think>r</think>  ": ("r", ""), "": ("", ""),
+}  # fmt: skip
 
 
 def read(*pieces: str) -> tuple[str | None, object]:

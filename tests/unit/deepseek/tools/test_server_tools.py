@@ -20,23 +20,12 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 class TestKinds(unittest.TestCase):
     def test_each_api_runs_the_tools_of_the_table(self) -> None:
         for kind, apis in {
-            "deepseek_web_search": "chat messages responses",
-            "deepseek_read_url": "chat messages responses",
-            "web_search": "responses",
-            "web_search_preview": "responses",
-            "web_search_preview_2025_03_11": "responses",
-            "web_search_2025_08_26": "responses",
-            "web_search_20250305": "messages",
-            "web_search_20260209": "messages",
-            "web_fetch_20250910": "",
-            "file_search": "",
-            "code_interpreter": "",
-            "code_execution_20250825": "",
-            "computer_use_preview": "",
-            "image_generation": "",
-            "mcp": "",
-            "function": "",
-        }.items():
+            "deepseek_web_search": "chat messages responses", "deepseek_read_url": "chat messages responses",
+            "web_search": "responses", "web_search_preview": "responses", "web_search_preview_2025_03_11": "responses",
+            "web_search_2025_08_26": "responses", "web_search_20250305": "messages", "web_search_20260209": "messages",
+            "web_fetch_20250910": "", "file_search": "", "code_interpreter": "", "code_execution_20250825": "",
+            "computer_use_preview": "", "image_generation": "", "mcp": "", "function": "",
+        }.items():  # fmt: skip
             with self.subTest(kind):
                 every = (server_tools.CHAT, server_tools.MESSAGES, server_tools.RESPONSES)
                 found = [api for api in every if server_tools.is_run_by_deepseek(kind, api)]
@@ -66,21 +55,12 @@ class TestRefusals(unittest.TestCase):
         request = ChatRequest("m", "m", (), server_tools=(SEARCH,))
         variant = "tools[3].type: unknown variant `web_search_20250305`, expected `function`"
         for status, message, is_known, is_unknown in (
-            (400, variant, True, True),
-            (422, "missing field `function`; see the tools", True, True),
-            (400, "temperature is odd", False, True),
-            (404, "", True, True),
-            (405, "", True, True),
-            (501, "", True, True),
-            (500, "boom", False, True),
-            (200, "no stream", False, True),
-            (401, variant, False, False),
-            (402, variant, False, False),
-            (403, variant, False, False),
-            (413, variant, False, False),
-            (429, variant, False, False),
-            (503, variant, False, False),
-        ):
+            (400, variant, True, True), (422, "missing field `function`; see the tools", True, True),
+            (400, "temperature is odd", False, True), (404, "", True, True), (405, "", True, True),
+            (501, "", True, True), (500, "boom", False, True), (200, "no stream", False, True),
+            (401, variant, False, False), (402, variant, False, False), (403, variant, False, False),
+            (413, variant, False, False), (429, variant, False, False), (503, variant, False, False),
+        ):  # fmt: skip
             with self.subTest(status=status, message=message):
                 found = [
                     server_tools.is_refusal(request, status, message, is_unknown=unknown) for unknown in (False, True)
@@ -96,15 +76,11 @@ class TestRefusals(unittest.TestCase):
 class TestItems(unittest.TestCase):
     def test_words_are_split_by_their_lengths_or_stay_in_one_place(self) -> None:
         for words, lengths, whole_at, places in (
-            ("abcd", [1, 3], 0, ["a", "bcd"]),
-            ("abcd", [0, 4, 0], 0, ["", "abcd", ""]),
-            ("abcd", [1, 2], 0, ["abcd", ""]),
-            ("abcd", [1, 2, 3], -1, ["", "", "abcd"]),
-            ("", [], 0, []),
+            ("abcd", [1, 3], 0, ["a", "bcd"]), ("abcd", [0, 4, 0], 0, ["", "abcd", ""]),
+            ("abcd", [1, 2], 0, ["abcd", ""]), ("abcd", [1, 2, 3], -1, ["", "", "abcd"]), ("", [], 0, []),
             ("", [0], -1, [""]),
-        ):
-            with self.subTest(words=words, lengths=lengths):
-                self.assertEqual(places, server_tools.split_text(words, lengths, whole_at=whole_at))
+        ):  # fmt: skip
+            self.assertEqual(places, server_tools.split_text(words, lengths, whole_at=whole_at), (words, lengths))
 
     def test_a_history_is_told_apart_by_the_kinds_of_items_but_not_by_their_ids(self) -> None:
         def digest(*items: dict[str, str]) -> bytes:
@@ -148,8 +124,7 @@ class TestMessages(unittest.TestCase):
             {"content": [{"type": "thinking", "thinking": "t"}, {"type": "tool_use"}]},
             {"content": ["text", None, {"text": "a"}]},
         ):
-            with self.subTest(fields):
-                self.assertIsNone(server_tools.read_fields({"role": "assistant", "content": "x", **fields}))
+            self.assertIsNone(server_tools.read_fields({"role": "assistant", "content": "x", **fields}), fields)
 
     def test_text_of_ours_before_the_answer_stays_behind(self) -> None:
         ours = {"type": "text", "text": "<details>thought"}
