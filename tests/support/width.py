@@ -24,7 +24,7 @@ _ALWAYS = {"deepseek_cursor_proxy.features.usage.ledger.WaitingRequests.seconds_
 # Intervals and pauses that nothing but the clock ends. Settings are not here: a test gives its own.
 _SCALED_SECONDS = {
     "deepseek_cursor_proxy.net.wait._RECHECK_SECONDS": 0.05,
-    "deepseek_cursor_proxy.features.responses.background_jobs._CHECK_SECONDS": 0.02,
+    "deepseek_cursor_proxy.features.responses.feature._CHECK_SECONDS": 0.02,
     "deepseek_cursor_proxy.exchange.choices._CHECK_SECONDS": 0.02,
     "deepseek_cursor_proxy.net.threads._IDLE_SECONDS": 0.05,
     "deepseek_cursor_proxy.upstream.response._END_SECONDS": 0.05,

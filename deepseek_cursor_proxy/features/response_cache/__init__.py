@@ -1,5 +1,5 @@
 """The response cache: a repeated question is answered without a call.
 
-cache    one exchange with the cache: find, store
-store    the kept answers, a table of the store's file
+feature    the cache of a running proxy; in one exchange: find, store
+store      the kept answers, a table of the store's file
 """

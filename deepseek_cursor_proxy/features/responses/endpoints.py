@@ -23,9 +23,8 @@ from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
 from deepseek_cursor_proxy.features.responses import envelope
-from deepseek_cursor_proxy.features.responses.background_jobs import Job
 from deepseek_cursor_proxy.features.responses.envelope import Frame, ResponseOptions, error_code
-from deepseek_cursor_proxy.features.responses.feature import Responses
+from deepseek_cursor_proxy.features.responses.feature import Job, Responses
 from deepseek_cursor_proxy.features.responses.store import ResponseStore, StoredResponse, unpack_events
 from deepseek_cursor_proxy.features.responses.writer import (
     PlainCompactionWriter,

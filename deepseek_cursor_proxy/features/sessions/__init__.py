@@ -4,8 +4,8 @@ feature       records turns, and the way to the others, which it imports when th
 trajectory    the values: Session, Node, RecordedTurn; the turns of a request
 endpoints     sessions created, listed, read, exported and deleted
 store         sessions, their nodes and messages in a file of their own
-rendering     a trajectory as one text, with its tokens, masks and log probabilities
-export        sessions and nodes as the API has them, and as lines of a file for training
+export        sessions and nodes as the API has them, as one text with its tokens, masks and log probabilities, and as
+              lines of a file for training
 """
 
 from typing import TYPE_CHECKING

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
 from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.exchange import prepare_request
-from deepseek_cursor_proxy.features.sessions import export, rendering
+from deepseek_cursor_proxy.features.sessions import export
 from deepseek_cursor_proxy.features.sessions.export import node_json, prompt_json, session_json
 from deepseek_cursor_proxy.features.sessions.feature import Sessions, unknown_session
 from deepseek_cursor_proxy.features.sessions.trajectory import Session, SessionOptions, message_json
@@ -136,7 +136,7 @@ def _options(body: Json) -> SessionOptions:
         name,
         tuple(tags),
         optional(body, "track_tree", bool, "true or false") or False,
-        rendering.check_parser(parser or rendering.HERMES),
+        export.check_parser(parser or export.HERMES),
         ttl,
         reads_written_calls=bool(parser),
     )

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.features.response_cache.feature import ResponseCache
-from deepseek_cursor_proxy.features.responses import background_jobs
+from deepseek_cursor_proxy.features.responses import feature as background_jobs
 from deepseek_cursor_proxy.features.responses.feature import Responses
 from deepseek_cursor_proxy.features.sessions.store import Limits
 from deepseek_cursor_proxy.features.usage.feature import Usage

@@ -10,8 +10,7 @@ from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.errors import ClientGone, ProxyStopping
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.features.responses import feature
-from deepseek_cursor_proxy.features.responses.background_jobs import Job
-from deepseek_cursor_proxy.features.responses.feature import Responses
+from deepseek_cursor_proxy.features.responses.feature import Job, Responses
 from deepseek_cursor_proxy.features.responses.store import StoredResponse
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Raw, Step

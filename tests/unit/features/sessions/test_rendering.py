@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.features.sessions import rendering
+from deepseek_cursor_proxy.features.sessions import export as rendering
 from deepseek_cursor_proxy.features.tokens.bpe import BpeTokenizer
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}

@@ -6,8 +6,8 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyStopping, QueueFull
-from deepseek_cursor_proxy.features.responses import background_jobs
-from deepseek_cursor_proxy.features.responses.background_jobs import Job, Jobs
+from deepseek_cursor_proxy.features.responses import feature as background_jobs
+from deepseek_cursor_proxy.features.responses.feature import Job, Jobs
 from deepseek_cursor_proxy.features.responses.store import unpack_events
 from deepseek_cursor_proxy.net import wait as waiting
 from tests.support.polling import wait_until
