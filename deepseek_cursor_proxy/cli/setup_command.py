@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.cli import access_key, questions
 from deepseek_cursor_proxy.cli.parser import config_path, load, program_name
-from deepseek_cursor_proxy.cli.setup import changes, clients
-from deepseek_cursor_proxy.cli.setup.changes import FileChange, Refusal, SetupHistory
+from deepseek_cursor_proxy.cli.setup import clients, files
 from deepseek_cursor_proxy.cli.setup.clients import (
     CLIENTS,
     HIDDEN_KEY,
@@ -31,6 +30,7 @@ from deepseek_cursor_proxy.cli.setup.clients import (
     missing_variable,
     status,
 )
+from deepseek_cursor_proxy.cli.setup.files import FileChange, Refusal, SetupHistory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_credential
 from deepseek_cursor_proxy.config.https_proxy import local_url
@@ -166,7 +166,7 @@ def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, options: 
     is_undo = options["undo"]
     history = SetupHistory(expand_home(HOME) / "setup", date.today())
     try:
-        plan = changes.plan(client.name, client.targets(machine, endpoint), history, is_undo=is_undo)
+        plan = files.plan(client.name, client.targets(machine, endpoint), history, is_undo=is_undo)
         if not any(change.is_needed for change in plan):
             state = "has nothing from setup" if is_undo else f"already uses {endpoint.root}"
             print(f"{client.title} {state}; nothing was changed.")
@@ -178,10 +178,10 @@ def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, options: 
         if not options["yes"]:
             questions.confirm("setup", "Make this change?")
         if is_undo:
-            changes.undo(client.name, plan, history)
+            files.undo(client.name, plan, history)
             print(f"{client.title} is as it was before setup.")
             return 0
-        backups = changes.make(client.name, plan, history)
+        backups = files.make(client.name, plan, history)
     except Refusal as refusal:
         print(f"deepseek-cursor-proxy: nothing was changed. {refusal}", file=sys.stderr)
         if is_undo:

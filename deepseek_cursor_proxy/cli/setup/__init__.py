@@ -2,10 +2,9 @@
 
     clients             each client: its files on every system, what has to stand there, and whether it does
     codex_catalogue     what Codex has to know of the models
-    documents           files of other programs as text and back to the same bytes; what an editor is
+    files               files of other programs: editors, what setup and undo change, the history that leads back
     marked_text         edits of TOML and YAML, which mark their lines
     json_text           edits of JSON, with or without comments
-    changes             what setup and undo change, and the history that leads back
 
 The editors do no I/O and know no client. `cli/setup_command.py` asks and prints, and says what to enter in Cursor.
 """

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.cli.setup import codex_catalogue
-from deepseek_cursor_proxy.cli.setup.documents import Editor, Unreadable, WholeFile, read_text
+from deepseek_cursor_proxy.cli.setup.files import Target, Unreadable, WholeFile, read_text
 from deepseek_cursor_proxy.cli.setup.json_text import JsonDocument, JsonEdit
 from deepseek_cursor_proxy.cli.setup.marked_text import TomlEdit, YamlItems, YamlKeys
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -122,13 +122,6 @@ class Machine:
         if self.system == "darwin":
             return self.home / "Library" / "Application Support"
         return self.config_home
-
-
-class Target(NamedTuple):
-    """A file of a client and the edit that it gets."""
-
-    path: Path
-    editor: Editor
 
 
 @dataclass(frozen=True)

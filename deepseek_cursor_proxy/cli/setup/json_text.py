@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
-from deepseek_cursor_proxy.cli.setup.documents import ChangedLines, EditResult, Record, Unreadable, line_end
+from deepseek_cursor_proxy.cli.setup.files import ChangedLines, EditResult, Record, Unreadable, line_end
 
 Path = tuple[str, ...]
 Values = Mapping[Path, Any]

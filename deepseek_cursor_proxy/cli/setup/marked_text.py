@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.cli.setup.documents import (
+from deepseek_cursor_proxy.cli.setup.files import (
     ChangedLines,
     EditResult,
     Record,

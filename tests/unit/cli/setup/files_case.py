@@ -6,9 +6,9 @@ from datetime import date
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.setup import changes
-from deepseek_cursor_proxy.cli.setup.changes import FileChange, SetupHistory
+from deepseek_cursor_proxy.cli.setup import files
 from deepseek_cursor_proxy.cli.setup.clients import Client, Machine, ProxyEndpoint, Target
+from deepseek_cursor_proxy.cli.setup.files import FileChange, SetupHistory
 
 SYSTEMS = ("linux", "darwin", "win32")
 ENDPOINT = ProxyEndpoint("http://127.0.0.1:9000", key="sk-of-the-user")
@@ -31,13 +31,13 @@ class FilesCase(unittest.TestCase):
         return client.targets(self.machine(system), endpoint)
 
     def set_up(self, client: Client, system: str = "linux", endpoint: ProxyEndpoint = ENDPOINT) -> list[FileChange]:
-        plan = changes.plan(client.name, self.targets(client, system, endpoint), self.history)
-        changes.make(client.name, plan, self.history)
+        plan = files.plan(client.name, self.targets(client, system, endpoint), self.history)
+        files.make(client.name, plan, self.history)
         return plan
 
     def undo(self, client: Client, system: str = "linux", endpoint: ProxyEndpoint = ENDPOINT) -> list[FileChange]:
-        plan = changes.plan(client.name, self.targets(client, system, endpoint), self.history, is_undo=True)
-        changes.undo(client.name, plan, self.history)
+        plan = files.plan(client.name, self.targets(client, system, endpoint), self.history, is_undo=True)
+        files.undo(client.name, plan, self.history)
         return plan
 
     def write(self, path: Path, data: bytes) -> None:

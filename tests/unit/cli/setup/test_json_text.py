@@ -4,7 +4,7 @@ import contextlib
 import unittest
 from random import Random
 
-from deepseek_cursor_proxy.cli.setup.documents import ChangedLines, Unreadable
+from deepseek_cursor_proxy.cli.setup.files import ChangedLines, Unreadable
 from deepseek_cursor_proxy.cli.setup.json_text import JsonDocument, JsonEdit
 
 EDIT = JsonEdit({("a", "b"): 1, ("c",): {"d": []}}, has_comments=True)

@@ -2,9 +2,8 @@
 
 import json
 
-from deepseek_cursor_proxy.cli.setup.changes import Refusal, plan
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, Client
-from deepseek_cursor_proxy.cli.setup.documents import decode
+from deepseek_cursor_proxy.cli.setup.files import Refusal, decode, plan
 from deepseek_cursor_proxy.cli.setup.json_text import JsonDocument
 from tests.support.width import width
 from tests.unit.cli.setup.files_case import FilesCase

@@ -3,7 +3,7 @@
 import tomllib
 import unittest
 
-from deepseek_cursor_proxy.cli.setup.documents import ChangedLines, Unreadable
+from deepseek_cursor_proxy.cli.setup.files import ChangedLines, Unreadable
 from deepseek_cursor_proxy.cli.setup.marked_text import TomlEdit, YamlItems, YamlKeys, insert, take_out
 
 TOML = TomlEdit("codex", {"model": "ours", "path": "C:\\x"}, "providers.ours", {"url": "http://x", "n": 1, "on": True})

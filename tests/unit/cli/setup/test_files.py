@@ -10,9 +10,9 @@ from datetime import date
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.cli.setup import changes, documents
-from deepseek_cursor_proxy.cli.setup.changes import Refusal, SetupHistory
+from deepseek_cursor_proxy.cli.setup import files
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
+from deepseek_cursor_proxy.cli.setup.files import Refusal, SetupHistory
 from tests.unit.cli.setup.files_case import OTHER_ENDPOINT, FilesCase
 
 CODEX, CLAUDE = CLIENTS["codex"], CLIENTS["claude-code"]
@@ -70,7 +70,7 @@ class FilesTest(FilesCase):
         if sys.platform != "win32":
             with mock.patch("os.geteuid", return_value=os.geteuid() + 7):
                 self.assert_refused("another user")
-        with mock.patch.object(documents, "_MOST_BYTES", 3):
+        with mock.patch.object(files, "_MOST_BYTES", 3):
             self.assert_refused("too large")
         self.path.unlink()
         self.path.mkdir()
@@ -100,10 +100,10 @@ class FilesTest(FilesCase):
         self.assertEqual(before, self.snapshot())
 
     def test_a_file_that_changes_between_question_and_answer_stays(self) -> None:
-        plan = changes.plan("codex", self.targets(CODEX), self.history)
+        plan = files.plan("codex", self.targets(CODEX), self.history)
         self.path.write_bytes(b'model = "new"\n')
         with self.assertRaisesRegex(OSError, "changed just now"):
-            changes.make("codex", plan, self.history)
+            files.make("codex", plan, self.history)
         self.assertEqual(b'model = "new"\n', self.path.read_bytes())
 
 
