@@ -163,11 +163,11 @@ def optional_string(source: Json, name: str, param: str) -> str | None:
     raise bad_field(f"{param}.{name}", "a string")
 
 
-def optional_name(source: Json, name: str, param: str | None = None) -> str | None:
+def optional_name(source: Json, name: str) -> str | None:
     """A string of at most LONGEST_NAME characters, because it is repeated or stored; absent and null are None."""
-    value = optional(source, name, str, "a string", param)
+    value = optional(source, name, str, "a string")
     if value is not None and len(value) > LONGEST_NAME:
-        raise too_long(param or name, LONGEST_NAME)
+        raise too_long(name, LONGEST_NAME)
     return value
 
 

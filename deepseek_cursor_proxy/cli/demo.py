@@ -43,9 +43,9 @@ Message = Mapping[str, Any]
 def run(program: str, out: TextIO | None = None) -> int:
     """Play the chat and explain it; 0 only if every request was accepted with every reasoning exactly as it was."""
     page = _Page(out or sys.stdout)
-    with SmallDeepSeek() as deepseek:
+    with SmallDeepSeek() as deepseek, _accepting(deepseek):
         page.show_problem(_play(deepseek, deepseek.url)[-1])
-    with SmallDeepSeek() as deepseek, _proxy_for(deepseek) as url:
+    with SmallDeepSeek() as deepseek, _accepting(deepseek), _proxy_for(deepseek) as url:
         requests = _play(deepseek, url)
     for number, request in enumerate(requests, 1):
         page.show(number, request)
@@ -171,7 +171,7 @@ class ReceivedRequest(NamedTuple):
 
 
 class SmallDeepSeek(TCPServer):
-    """Its one client waits for every answer, so one thread will do. Nothing outlives the context."""
+    """Its one client waits for every answer, so one thread will do."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -179,12 +179,6 @@ class SmallDeepSeek(TCPServer):
         self.seen: list[ReceivedRequest] = []
         # The reasoning of every answer, in order.
         self.thoughts: list[str] = []
-        self._accepting = _accepting(self)
-        self._accepting.__enter__()
-
-    def server_close(self) -> None:
-        self._accepting.__exit__(None, None, None)
-        super().server_close()
 
     def reply_to(self, payload: dict[str, Any]) -> dict[str, Any] | None:
         """The model's answer, as the delta of a stream; None if the reasoning of a turn is missing."""

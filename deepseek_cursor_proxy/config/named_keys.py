@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.config.declaration import EntryParser, quote, refusal, refuse_unknown_keys
-from deepseek_cursor_proxy.config.values import is_variable, number
+from deepseek_cursor_proxy.config.values import number, variable
 from deepseek_cursor_proxy.errors import StartupError
 
 # In the log, in labels of metrics, in the name of a file.
@@ -161,14 +161,6 @@ def _expiry(key: str, value: Any, origin: str) -> float:
         raise refusal(key, str(value), allowed, origin) from None
 
 
-def _variable(key: str, value: Any, origin: str) -> str:
-    if not is_variable(value):
-        # The value is not repeated: it is probably the key itself.
-        why = "is not the name of an environment variable such as DEEPSEEK_KEY_OF_ANN; the key itself belongs there"
-        raise StartupError(f"config: {key} {why} ({origin})")
-    return str(value)
-
-
 def _text(key: str, value: Any, origin: str) -> str:
     if not isinstance(value, str) or not value.isprintable() or len(value) > 200:
         raise StartupError(f"config: {key} is not one line of at most 200 characters ({origin})")
@@ -196,7 +188,7 @@ _KEY_FIELDS: Mapping[str, EntryParser] = {
     "models": _models,
     "expires": _expiry,
     "group": _text,
-    "upstream_key_env": _variable,
+    "upstream_key_env": variable("DEEPSEEK_KEY_OF_ANN"),
 }
 _GROUP_FIELDS: Mapping[str, EntryParser] = {**_LIMIT_FIELDS, "share_reasoning": _switch}
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from deepseek_cursor_proxy.config.declaration import EntryParser, quote, refusal, refuse_unknown_keys, to_toml_key
-from deepseek_cursor_proxy.config.values import base_url, is_variable, number, raw_field
+from deepseek_cursor_proxy.config.values import base_url, number, raw_field, variable
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.redaction import hide_texts
 
@@ -112,12 +112,9 @@ def _host(key: str, value: Any, origin: str) -> str:
 
 
 def _key_env(key: str, value: Any, origin: str) -> tuple[str, ...]:
-    names = [value] if isinstance(value, str) else value
-    if not (isinstance(names, list) and names and all(is_variable(name) for name in names)):
-        # The value is not repeated: it is probably the key itself.
-        why = "is not the name of an environment variable such as OPENROUTER_API_KEY, or a list of such names"
-        raise StartupError(f"config: {key} {why}; the key itself belongs there ({origin})")
-    return tuple(dict.fromkeys(names))
+    parse = variable("OPENROUTER_API_KEY, or a list of such names")
+    names = value if isinstance(value, list) and value else [value]
+    return tuple(dict.fromkeys(parse(key, name, origin) for name in names))
 
 
 def _models(key: str, value: Any, origin: str) -> dict[str, str]:

@@ -41,10 +41,10 @@ def base_url(key: str, value: Any, origin: str) -> str:
 
 
 class StoreUrl(str):
-    """The URL of an engine; `config show` prints it without its password."""
+    """The URL of an engine; messages and `config show` have it without its password, also if it cannot be parsed."""
 
     def toml(self) -> str:
-        return re.sub(r"(://[^:@/]*:).*@", r"\1***@", self)
+        return re.sub(r"(://[^:@/]*:).*@", r"\1***@", self, flags=re.DOTALL)
 
 
 def store_url(key: str, value: Any, origin: str) -> StoreUrl:
@@ -147,23 +147,27 @@ def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
     refuse_unknown_keys(key, value, _ROUTE_KEYS, origin)
     if missing := [name for name in _ROUTE_KEYS if name not in value]:
         raise StartupError(f"config: {key} has no {missing[0]} ({origin}); it needs {' and '.join(_ROUTE_KEYS)}")
-    url, variable = value["base_url"], value["key_env"]
+    url = value["base_url"]
     if not (isinstance(url, str) and is_base_url(url) and is_private(url)):
         allowed = "is not an https address such as https://api.openai.com/v1 (plain http: this machine only)"
         raise refusal(f"{key}.base_url", url, allowed, origin)
-    if not is_variable(variable):
-        # The value is not repeated: it is probably the key itself.
-        why = "is not the name of an environment variable such as OPENAI_API_KEY; the key itself belongs there"
-        raise StartupError(f"config: {key}.key_env {why} ({origin})")
-    return PassthroughRoute(url.rstrip("/"), variable)
+    return PassthroughRoute(url.rstrip("/"), variable("OPENAI_API_KEY")(f"{key}.key_env", value["key_env"], origin))
 
 
 _ROUTE_KEYS = ("base_url", "key_env")
 
 
-def is_variable(name: object) -> bool:
-    """Whether this can be the name of an environment variable."""
-    return isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
+def variable(example: str) -> EntryParser:
+    """A parser of names of environment variables."""
+
+    def parse(key: str, value: Any, origin: str) -> str:
+        if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+            # The value is not repeated: it is probably the key itself.
+            why = f"is not the name of an environment variable such as {example}; the key itself belongs there"
+            raise StartupError(f"config: {key} {why} ({origin})")
+        return value
+
+    return parse
 
 
 def is_private(url: str) -> bool:

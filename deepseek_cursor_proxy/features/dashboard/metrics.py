@@ -19,7 +19,6 @@ from deepseek_cursor_proxy.reasoning.chats import CAUSES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-_NAME_LENGTH = 60
 _MOST_MODELS = 50
 _MOST_CLIENTS = 12
 OTHER = "other"

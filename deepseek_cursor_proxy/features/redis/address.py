@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from urllib.parse import SplitResult, parse_qsl, unquote_to_bytes, urlsplit
 
+from deepseek_cursor_proxy.config.values import StoreUrl
 from deepseek_cursor_proxy.errors import StartupError
 
 _SCHEMES = {"redis": False, "valkey": False, "rediss": True, "valkeys": True}
@@ -47,7 +48,7 @@ class RedisAddress:
     @classmethod
     def parse(cls, url: str) -> "RedisAddress":
         """Raises StartupError, with the remedy."""
-        text = hide_password(url)
+        text = StoreUrl(url).toml()
         try:
             parts = urlsplit(url)
             options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
@@ -66,11 +67,6 @@ class RedisAddress:
         )
         _check(address, options)
         return address
-
-
-def hide_password(url: str) -> str:
-    """The URL with *** in place of the password; for one that cannot be parsed, too."""
-    return re.sub(r"(://[^:/@]*:).*@", r"\1***@", url, flags=re.DOTALL)
 
 
 def _nodes(parts: SplitResult, text: str) -> tuple[Node, ...]:

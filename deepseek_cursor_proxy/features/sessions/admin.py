@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from deepseek_cursor_proxy.errors import NotFound, Overloaded
+from deepseek_cursor_proxy.errors import NotFound
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.features.dashboard.context import AdminContext
-from deepseek_cursor_proxy.features.sessions.feature import Sessions
+from deepseek_cursor_proxy.features.sessions.feature import Sessions, file_faults
 from deepseek_cursor_proxy.json_codec import as_object
-from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.features.sessions.store import SessionStore
@@ -50,10 +49,8 @@ def _trajectory(services: Services, session: str, number: int) -> dict[str, Any]
 @contextmanager
 def _store(services: Services) -> "Iterator[SessionStore | None]":
     """The store; None if there are no sessions yet."""
-    try:
+    with file_faults():
         yield services.get(Sessions).existing_store()
-    except Unusable as fault:
-        raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
 
 
 def _session(session: "Session") -> dict[str, Any]:

@@ -5,23 +5,20 @@ session does not exist. One that a key creates before an upstream has accepted i
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.parse import parse_qs
 
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
-from deepseek_cursor_proxy.errors import BadRequest, NotFound, Overloaded
+from deepseek_cursor_proxy.errors import BadRequest, NotFound
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.exchange import prepare_request
 from deepseek_cursor_proxy.features.sessions import export
 from deepseek_cursor_proxy.features.sessions.export import node_json, prompt_json, session_json
-from deepseek_cursor_proxy.features.sessions.feature import Sessions, unknown_session
+from deepseek_cursor_proxy.features.sessions.feature import Sessions, file_faults, unknown_session
 from deepseek_cursor_proxy.features.sessions.trajectory import Session, SessionOptions, message_json
 from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.json_codec import Json, bad_field, decode_json_object, encode_json, optional, too_long
 from deepseek_cursor_proxy.protocols.request import parse
-from deepseek_cursor_proxy.storage.faults import Unusable
 
 _LONGEST_NAME = 200
 _MOST_TAGS = 32
@@ -38,7 +35,7 @@ class SessionsEndpoint(GenerationEndpoint):
         caller = self.admit(request).namespace
         raw = request.read_body()
         options = _options(decode_json_object(raw) if raw.strip() else {})
-        with _faults():
+        with file_faults():
             session = self._sessions.create(caller, options, is_known=bool(self._report.key))
         return HttpReply.json(
             {**session_json(session, _base_url(request, session)), "ttl_seconds": options.ttl_seconds}
@@ -46,7 +43,7 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def list(self, request: HttpRequest, _: str) -> HttpReply:
         caller = self.admit(request).namespace
-        with _faults():
+        with file_faults():
             listed = self._sessions.list(caller)
         return HttpReply.json({"sessions": [session_json(session, _base_url(request, session)) for session in listed]})
 
@@ -56,7 +53,7 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def delete(self, request: HttpRequest, session: str) -> HttpReply:
         caller = self.admit(request).namespace
-        with _faults():
+        with file_faults():
             is_deleted = self._sessions.delete(caller, session)
         if not is_deleted:
             raise unknown_session()
@@ -105,20 +102,11 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def _find(self, request: HttpRequest, session: str) -> Session:
         caller = self.admit(request).namespace
-        with _faults():
+        with file_faults():
             stored = self._sessions.get(caller, session)
         if stored is None:
             raise unknown_session()
         return stored
-
-
-@contextmanager
-def _faults() -> Iterator[None]:
-    """Raise Overloaded for faults of the file."""
-    try:
-        yield
-    except Unusable as fault:
-        raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
 
 
 def _options(body: Json) -> SessionOptions:

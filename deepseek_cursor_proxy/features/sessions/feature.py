@@ -9,7 +9,7 @@ Most proxies record nothing, so this file imports the others of the folder late.
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs
-from deepseek_cursor_proxy.errors import NotFound
+from deepseek_cursor_proxy.errors import NotFound, Overloaded
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.exchange.services import Services
@@ -40,6 +40,15 @@ _ID_LENGTH = 36
 def sessions_path(store_path: Path) -> Path:
     """Where sessions are kept: beside the reasoning."""
     return store_path if str(store_path) == ":memory:" else expand_home(store_path).with_name(_FILE_NAME)
+
+
+@contextmanager
+def file_faults() -> Iterator[None]:
+    """Raise Overloaded for faults of the file."""
+    try:
+        yield
+    except Unusable as fault:
+        raise Overloaded(f"The file of sessions cannot be used: {fault}.", retry_after=5) from None
 
 
 class _Pending(NamedTuple):
