@@ -31,18 +31,19 @@ DIRECTIONS = {
     "exchange": "access deepseek http1 net observers protocols reasoning storage upstream",
     "api": "access deepseek exchange http1 net observers protocols reasoning storage upstream",
     # A feature imports the core, and other features only as FEATURES says; its command and its check the tools.
-    "features": "access api cli.doctor cli.parser cli.questions deepseek exchange http1 net observers protocols "
-    "reasoning server storage upstream",
+    "features": "access api cli.doctor cli.parser cli.questions cli.running deepseek exchange http1 net observers "
+    "protocols reasoning server storage upstream",
     # The only file that imports core and features and puts them together.
     "proxy": "api exchange features storage",
     "server": "api exchange http1 net proxy storage",
     "cli.tunnel": "",
     "cli.setup": "deepseek storage",
-    "cli.doctor": "access cli.setup deepseek features net storage upstream",
+    "cli.doctor": "access cli.running cli.setup deepseek features net storage upstream",
     "cli.parser": "deepseek",
     "cli.questions": "",
-    "cli": "access cli.doctor cli.parser cli.questions cli.setup cli.tunnel deepseek features net observers proxy "
-    "reasoning server storage upstream",
+    "cli.running": "storage",
+    "cli": "access cli.doctor cli.parser cli.questions cli.running cli.setup cli.tunnel deepseek features net "
+    "observers proxy reasoning server storage upstream",
     # Files of the top level that are not open to all.
     "access": "http1",
     "reasoning_store": "storage",

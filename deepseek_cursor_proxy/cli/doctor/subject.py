@@ -2,7 +2,7 @@
 
 The Subject has the settings, also damaged ones, the user's key, and the running proxy, whose upstream is checked. It is
 built once, of values only, so that a test can describe any machine. A running proxy is found by the files that it keeps
-beside its store. Its admin listener first proves itself (`features/dashboard/running`), then gets the key in admin.key
+beside its store. Its admin listener first proves itself (`cli/running`), then gets the key in admin.key
 and answers with its state.
 """
 
@@ -18,12 +18,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from deepseek_cursor_proxy.cli import running
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig, collect
 from deepseek_cursor_proxy.config.values import expand_home, lacks_home
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.features.dashboard import running
 
 
 class Level(StrEnum):

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.cli import running
 from deepseek_cursor_proxy.cli.doctor.subject import (
     Finding,
     Subject,
@@ -47,7 +48,6 @@ from deepseek_cursor_proxy.config.https_proxy import authority, local_url
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.config.values import is_loopback, lacks_home
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.features.dashboard import running
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.database import open_read_only
 from deepseek_cursor_proxy.storage.faults import Unusable

@@ -12,13 +12,13 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.access import HELD_KEY
+from deepseek_cursor_proxy.cli.doctor.balance import BALANCE_PATH, Account, read_account
 from deepseek_cursor_proxy.cli.doctor.subject import Finding, NamedKey, Subject, failed, good, skipped, warning
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.upstreams import serving
 from deepseek_cursor_proxy.deepseek import hosts, model_names, model_resolver
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamTimeout
-from deepseek_cursor_proxy.features.usage.command import BALANCE_PATH, Account, read_account
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import UpstreamClient

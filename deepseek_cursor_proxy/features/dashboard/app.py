@@ -18,10 +18,10 @@ from urllib.parse import parse_qsl
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.access import Access
+from deepseek_cursor_proxy.cli.running import PROOF_PATH, proof
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.features.dashboard import requests, stats
 from deepseek_cursor_proxy.features.dashboard.context import AdminContext
-from deepseek_cursor_proxy.features.dashboard.running import PROOF_PATH, proof
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.redaction import safe_text

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from deepseek_cursor_proxy.cli import running
 from deepseek_cursor_proxy.cli.parser import load, program_name
-from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.features.dashboard import running
 from deepseek_cursor_proxy.storage import private_files
 
 _REDIRECT_NAME = "dashboard.html"
@@ -44,15 +43,6 @@ def open_dashboard(options: dict[str, Any]) -> None:
         print(f"If no browser opens: {found.url}/ with the key in {running.KEY_FILE if has_key else 'admin_key'}")
     if not webbrowser.open(_redirect_page(store, link) if has_key else link):
         raise StartupError("there is no browser to open; open the link above in one, perhaps through `ssh -L`")
-
-
-def find_running(config: ProxyConfig) -> running.RunningProxy | None:
-    """The proxy that runs with this store, not only for a client; None when none does, or its key is not known here."""
-    if (found := running.find(config)) is None:
-        return None
-    if not found.is_proven:
-        print(f"deepseek-cursor-proxy: {running.stranger_text(found.url)}", file=sys.stderr)
-    return running.read_stats(found.body)
 
 
 def _redirect_page(store: Path, link: str) -> str:

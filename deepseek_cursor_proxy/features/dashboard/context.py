@@ -6,11 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepseek_cursor_proxy.cli import running
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.exchange.feature import Recent
-from deepseek_cursor_proxy.features.dashboard import running
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.database import StoreSize
 from deepseek_cursor_proxy.storage.faults import Unusable

@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepseek_cursor_proxy.cli import running
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.errors import Overloaded, StartupError
-from deepseek_cursor_proxy.features.dashboard import running
 from deepseek_cursor_proxy.features.dashboard.context import AdminContext
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage

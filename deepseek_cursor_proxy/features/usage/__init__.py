@@ -3,6 +3,7 @@
 ledger     UsageLedger: writes every request that ended into the store's file, in batches, on a thread of its own
 report     sums of the ledger by day, model, key, API or session, as the command prints and the dashboard shows them
 admin      sums and requests of the ledger, for the dashboard
+command    the commands `usage` and `balance`
 """
 
 ADMIN_ROUTES = (

@@ -10,23 +10,23 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
-from deepseek_cursor_proxy.cli import questions
+from deepseek_cursor_proxy.cli import questions, running
+from deepseek_cursor_proxy.cli.doctor.balance import BALANCE_PATH, read_account
 from deepseek_cursor_proxy.cli.parser import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.deepseek.prices import PriceList, format_amount
-from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamFailed, UpstreamRefused
-from deepseek_cursor_proxy.features.dashboard import running
+from deepseek_cursor_proxy.errors import ProxyError, StartupError, UpstreamRefused
 from deepseek_cursor_proxy.features.usage.ledger import DaySums
 from deepseek_cursor_proxy.features.usage.report import GROUPS, NAMELESS, Period, UsageGroup, UsageReport, make_report
-from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
+from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.database import open_read_only
 from deepseek_cursor_proxy.storage.faults import Unusable
@@ -36,8 +36,6 @@ from deepseek_cursor_proxy.upstream.connections import Destination
 _DEFAULT_DAYS = 30
 # A person waits for it, not for a model that thinks.
 _BALANCE_SECONDS = 20.0
-BALANCE_PATH = "/user/balance"
-_MOST_CURRENCIES = 10
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -178,34 +176,6 @@ _CSV_FIELDS = (
 
 
 # balance: the answer of `GET /user/balance`, checked …
-
-
-class Balance(NamedTuple):
-    """An amount in one currency, and of it what was granted and what was paid in; DeepSeek writes them as text."""
-
-    currency: str
-    total: str
-    granted: str
-    topped_up: str
-
-
-class Account(NamedTuple):
-    """Whether it can be used for calls, and its balances."""
-
-    is_available: bool
-    balances: tuple[Balance, ...]
-
-
-def read_account(body: Mapping[str, Any]) -> Account:
-    """Parse an answer of `GET /user/balance`. Raises UpstreamFailed if it is not DeepSeek's."""
-    infos = [as_object(info) for info in as_list(body.get("balance_infos"))][:_MOST_CURRENCIES]
-    if not isinstance(body.get("is_available"), bool) or "balance_infos" not in body:
-        raise UpstreamFailed(
-            "The answer has no balance_infos; only DeepSeek's own API has a balance. Check --base-url."
-        )
-    names = ("currency", "total_balance", "granted_balance", "topped_up_balance")
-    balances = [Balance(*(safe_text(info.get(name, "?"), 30) for name in names)) for info in infos]
-    return Account(body["is_available"], tuple(balances))
 
 
 def print_balance(options: dict[str, Any]) -> int:

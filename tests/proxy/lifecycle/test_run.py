@@ -11,8 +11,8 @@ import sys
 import unittest
 from pathlib import Path
 
+from deepseek_cursor_proxy.cli import running
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.features.dashboard import running
 from tests.proxy.lifecycle.test_missing_functions import WINDOWS as MISSING
 from tests.proxy.lifecycle.test_missing_functions import WITHOUT
 from tests.support.program import COMMAND, PATIENCE, WINDOWS, ServeTest

@@ -7,10 +7,10 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.cli import questions, run_command
+from deepseek_cursor_proxy.cli import running as running_proxies
 from deepseek_cursor_proxy.cli.run_command import RUNNABLE, Launch
+from deepseek_cursor_proxy.cli.running import RunningProxy
 from deepseek_cursor_proxy.cli.setup.clients import ACCESS_KEY_VARIABLE, PRO, ProxyEndpoint
-from deepseek_cursor_proxy.features.dashboard import command as dashboard
-from deepseek_cursor_proxy.features.dashboard.running import RunningProxy
 from tests.support.commands import CommandTestCase
 
 KEY = "sk-abcdefghijklmnopqrstuvwxyz"
@@ -50,7 +50,7 @@ class RunTest(CommandTestCase):
     def setUp(self) -> None:
         super().setUp()
         running = RunningProxy("0", "http://127.0.0.1:9009/v1", None, "")
-        self.enterContext(mock.patch.object(dashboard, "find_running", return_value=running))
+        self.enterContext(mock.patch.object(running_proxies, "find_running", return_value=running))
         self.enterContext(mock.patch.object(run_command.shutil, "which", side_effect=lambda name: f"/bin/{name}"))
         self.child = self.enterContext(mock.patch.object(subprocess, "Popen"))
         self.child.return_value.wait.return_value = 3

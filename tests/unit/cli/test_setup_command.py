@@ -10,10 +10,10 @@ import tomllib
 from pathlib import Path
 from unittest import mock
 
+from deepseek_cursor_proxy.cli import running as running_proxies
+from deepseek_cursor_proxy.cli.running import RunningProxy
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
 from deepseek_cursor_proxy.config.access_keys import AccessKey
-from deepseek_cursor_proxy.features.dashboard import command as dashboard
-from deepseek_cursor_proxy.features.dashboard.running import RunningProxy
 from tests.support.commands import CommandTestCase
 
 KEY = "sk-abcdefghijklmnopqrstuvwxyz"
@@ -24,7 +24,7 @@ class SetupCase(CommandTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.running = self.enterContext(mock.patch.object(dashboard, "find_running", return_value=None))
+        self.running = self.enterContext(mock.patch.object(running_proxies, "find_running", return_value=None))
         self.codex = self.home / ".codex" / "config.toml"
         self.claude = self.home / ".claude" / "settings.json"
 

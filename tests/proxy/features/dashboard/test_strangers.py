@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import cli
-from deepseek_cursor_proxy.features.dashboard import running
+from deepseek_cursor_proxy.cli import running
 from tests.support.admin_client import ADMIN_KEY, AdminCase, fetch
 
 EVIL = "http://127.0.0.1:6666/v1"

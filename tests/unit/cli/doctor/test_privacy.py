@@ -8,8 +8,8 @@ from deepseek_cursor_proxy.cli import doctor_command  # noqa: F401  (a report kn
 from deepseek_cursor_proxy.cli.doctor import this_machine
 from deepseek_cursor_proxy.cli.doctor.privacy import Privacy, hide_keys
 from deepseek_cursor_proxy.cli.doctor.subject import AdminFacts, Settings, Subject
+from deepseek_cursor_proxy.cli.running import RunningProxy
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.features.dashboard.running import RunningProxy
 
 UPSTREAMS = {"office": {"base_url": "https://llm.office.example/v1", "key_env": "OFFICE_KEY"}}
 

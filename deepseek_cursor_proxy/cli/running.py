@@ -14,6 +14,7 @@ import contextlib
 import json
 import logging
 import socket
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -234,3 +235,12 @@ def _get(connection: "HTTPConnection", path: str, headers: dict[str, str]) -> tu
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     return answer.status, answer.read(_MAX_BYTES)
+
+
+def find_running(config: ProxyConfig) -> RunningProxy | None:
+    """The proxy that runs with this store, not only for a client; None when none does, or its key is not known here."""
+    if (found := find(config)) is None:
+        return None
+    if not found.is_proven:
+        print(f"deepseek-cursor-proxy: {stranger_text(found.url)}", file=sys.stderr)
+    return read_stats(found.body)

@@ -6,7 +6,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy.features.dashboard import running
+from deepseek_cursor_proxy.cli import running
 
 
 class KeyFilesTest(unittest.TestCase):
