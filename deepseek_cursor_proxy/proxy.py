@@ -1,50 +1,19 @@
-"""The composition root: the only file that imports features, and puts core and features together.
+"""The composition root: the only file that names the features, and puts core and features together.
 
-To take a feature away, delete its folder and the lines that name it here; `cli/commands.py` has the lines of its
-commands, `config/settings.py` those of its settings.
+To take a feature away, delete its folder and its name here: what it has for others is collected by its name. Its
+settings in `config/settings.py` do nothing then, and CONTRIBUTING says what else may go.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.api.routes import CORE_ROUTES, Routes
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.features import (
-    keys,
-    messages,
-    responses,
-    sessions,
-    status_line,
-    usage,
-)
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.services import Services
     from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
-ROUTES = Routes(
-    [
-        *CORE_ROUTES,
-        *responses.ROUTES,
-        *messages.ROUTES,
-        *sessions.ROUTES,
-        *status_line.ROUTES,
-    ],
-    # The first that replies to a failed request decides the shape of the error; without one it has OpenAI's.
-    [
-        messages.REFUSE,
-    ],
-    # Fronts of the paths of every API; the report has what they name.
-    [
-        sessions.PREFIX,
-    ],
-)
-# Paths of the admin listener besides its own; the first that matches counts.
-ADMIN_ROUTES = (
-    *usage.ADMIN_ROUTES,
-    *keys.ADMIN_ROUTES,
-    *sessions.ADMIN_ROUTES,
-)
 # Opened and started in this order, closed in the reverse order; `redis` first, because the others share by it.
 FEATURES = (
     "redis",
@@ -60,6 +29,28 @@ FEATURES = (
     "response_cache",
     "traces",
 )
+# These have nothing to open.
+UNOPENED = (
+    "dashboard",
+    "messages",
+)
+
+
+def _collect(constant: str) -> list[Any]:
+    """What the `__init__.py` of each feature has under this name."""
+    modules = (import_module(f"deepseek_cursor_proxy.features.{name}") for name in (*UNOPENED, *FEATURES))
+    return [each for module in modules for each in getattr(module, constant, ())]
+
+
+ROUTES = Routes([*CORE_ROUTES, *_collect("ROUTES")], _collect("REFUSALS"), _collect("PREFIXES"))
+# Paths of the admin listener besides its own; the first that matches counts.
+ADMIN_ROUTES = _collect("ADMIN_ROUTES")
+COMMANDS = _collect("COMMANDS")
+STORED = _collect("STORED")
+
+
+def has(feature: str) -> bool:
+    return feature in (*UNOPENED, *FEATURES)
 
 
 def build(config: ProxyConfig, reasoning_store: "ReasoningStore") -> "Services":

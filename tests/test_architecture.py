@@ -34,15 +34,15 @@ DIRECTIONS = {
     "features": "access api cli.doctor cli.parser cli.questions cli.running deepseek exchange http1 net observers "
     "protocols reasoning server storage upstream",
     # The only file that imports core and features and puts them together.
-    "proxy": "api exchange features storage",
+    "proxy": "api exchange storage",
     "server": "api exchange http1 net proxy storage",
     "cli.tunnel": "",
     "cli.setup": "deepseek storage",
-    "cli.doctor": "access cli.running cli.setup deepseek features net storage upstream",
+    "cli.doctor": "access cli.running cli.setup deepseek net storage upstream",
     "cli.parser": "deepseek",
     "cli.questions": "",
     "cli.running": "storage",
-    "cli": "access cli.doctor cli.parser cli.questions cli.running cli.setup cli.tunnel deepseek features net "
+    "cli": "access cli.doctor cli.parser cli.questions cli.running cli.setup cli.tunnel deepseek exchange features net "
     "observers proxy reasoning server storage upstream",
     # Files of the top level that are not open to all.
     "access": "http1",

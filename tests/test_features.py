@@ -1,63 +1,109 @@
-"""A feature can be taken away: copies of the package without one, or without all, serve chats."""
+"""A feature can be taken away: a copy of the package without one, or without all, serves chats.
+
+The copy is tested by one process, which imports the package anew after each change.
+"""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.systems import ROOT
 from tests.support.width import width
-from tests.test_architecture import FEATURES, NEEDED
+from tests.test_architecture import FEATURES, NEEDED, PACKAGE
 
 # What the core promises: the canonical loop, recovery, 409, display, stored before the end; who finds what.
-WALKTHROUGHS = ("tests.proxy.test_walkthrough", "tests.proxy.access.test_isolation")
-LOOP = ("tests.proxy.test_walkthrough", "-k", "weather_loop")
+WALKTHROUGHS = "tests.proxy.test_walkthrough tests.proxy.access.test_isolation"
+LOOP = "tests.proxy.test_walkthrough -k weather_loop"
+OTHERS = "discover -t . -s tests/proxy/features"
+# Runs the tests that each line names.
+SCRIPT = f"""
+import sys, unittest
+for line in sys.stdin:
+    done = unittest.main(None, argv=["", *line.split()], exit=False, verbosity=0).result
+    print(done.wasSuccessful() and done.testsRun > 0, flush=True)
+    for name in list(sys.modules):
+        if name.split(".")[0] in ("tests", "{PACKAGE}"):
+            del sys.modules[name]
+"""
 
 
 class FeaturesTest(unittest.TestCase):
     def setUp(self) -> None:
         self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.package = self.root / "deepseek_cursor_proxy"
+        self.package = self.root / PACKAGE
+        self.changes = 0
         ignored = shutil.ignore_patterns("__pycache__", "interop", "bench", "soak")
-        shutil.copytree(ROOT / "deepseek_cursor_proxy", self.package, ignore=ignored)
+        shutil.copytree(ROOT / PACKAGE, self.package, ignore=ignored)
         shutil.copytree(ROOT / "tests", self.root / "tests", ignore=ignored)
+        self.errors = self.enterContext(tempfile.TemporaryFile("w+"))
+        self.runner = self.enterContext(
+            subprocess.Popen(
+                [sys.executable, "-c", SCRIPT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.errors,
+                text=True,
+                cwd=self.root,
+                # Compiling takes longer than the loop.
+                env={**os.environ, "PROXY_TESTS": "", "PYTHONDONTWRITEBYTECODE": ""},
+            )
+        )
 
-    def take_away(self, *features: str) -> None:
-        """As `proxy.py` says: the folder, and the lines that name it; and the features that need one of these."""
+    def assert_pass(self, names: str) -> None:
+        assert self.runner.stdin is not None
+        assert self.runner.stdout is not None
+        start = self.errors.tell()
+        self.runner.stdin.write(names + "\n")
+        self.runner.stdin.flush()
+        result = self.runner.stdout.readline()
+        self.errors.seek(start)
+        self.assertEqual("True\n", result, self.errors.read()[-4000:])
+
+    @contextmanager
+    def taken_away(self, *features: str) -> Iterator[None]:
+        """As CONTRIBUTING says: the folder, the tests and the name; and the features that need one of these."""
         features = tuple(each for each in FEATURES if {each, *(NEEDED & {*FEATURES[each].split()})} & {*features})
-        for feature in features:
-            shutil.rmtree(self.package / "features" / feature)
-        root = self.package / "proxy.py"
-        named = re.compile(rf"\b(?:{'|'.join(features)})\b")
-        kept = [line for line in root.read_text(encoding="utf-8").splitlines() if named.search(line) is None]
-        # The last feature takes the import with it.
-        text = re.sub(r"from \S+\.features import \(\n\)\n", "", "\n".join(kept))
-        root.write_text(text + "\n", encoding="utf-8")
+        composition = self.package / "proxy.py"
+        with tempfile.TemporaryDirectory() as away:
+            text = kept = composition.read_text(encoding="utf-8")
+            folders = [Path(PACKAGE), Path("tests", "unit"), Path("tests", "proxy")]
+            paths = [folder / "features" / feature for feature in features for folder in folders]
+            paths = [path for path in paths if (self.root / path).exists()]
+            for path in paths:
+                (away / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(self.root / path, away / path)
+            for feature in features:
+                self.assertEqual(1, kept.count(name := f'    "{feature}",\n'))
+                kept = kept.replace(name, "")
+            self.write(composition, kept)
+            try:
+                yield
+            finally:
+                self.write(composition, text)
+                for path in paths:
+                    shutil.move(away / path, self.root / path)
 
-    def run_tests(self, *names: str) -> None:
-        command = [sys.executable, "-m", "unittest", *names]
-        environment = {**os.environ, "PROXY_TESTS": ""}
-        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=900)
-        self.assertEqual(0, done.returncode, done.stderr[-4000:])
+    def write(self, path: Path, text: str) -> None:
+        path.write_text(text, encoding="utf-8")
+        # Else Python would take what it compiled within the same second.
+        self.changes += 1
+        os.utime(path, (self.changes, self.changes))
 
     def test_the_core_alone_serves_chats(self) -> None:
-        for tools in ("cli", "__main__.py"):
-            path = self.package / tools
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self.take_away(*FEATURES)
-        shutil.rmtree(self.package / "features")
-        self.run_tests(*WALKTHROUGHS)
+        with self.taken_away(*FEATURES):
+            for tools in ("features", "cli"):
+                shutil.rmtree(self.package / tools)
+            (self.package / "__main__.py").unlink()
+            self.assert_pass(WALKTHROUGHS)
 
     def test_without_any_one_feature_the_proxy_serves_chats_and_the_other_features_work(self) -> None:
         for feature in FEATURES:
-            with self.subTest(feature):
-                self.setUp()
-                self.take_away(feature)
-                others = [f"tests.proxy.features.{other}" for other in FEATURES if other != feature]
-                there = [name for name in others if (self.root / name.replace(".", "/")).is_dir()]
-                for tests in width([LOOP], [LOOP], [LOOP, there]):
-                    self.run_tests(*tests)
+            with self.subTest(feature), self.taken_away(feature):
+                for names in width([LOOP], [LOOP, OTHERS]):
+                    self.assert_pass(names)

@@ -1,13 +1,13 @@
-"""The commands: COMMANDS, each with its flags and the function that runs it.
+"""The commands: COMMANDS, each with its flags and the function that runs it; those of features are from `proxy.py`.
 
 A command gets its options, and returns an exit code or None for success. One that is named by its module
-("features.usage.command:print_usage") is imported when it is run.
+("cli.store:print_stats") is imported when it is run.
 """
 
 import argparse
-from pathlib import Path
 from typing import Any
 
+from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.cli.parser import Command, add_config, add_settings, config_path, load, program_name
 from deepseek_cursor_proxy.config.declaration import SettingsTable
@@ -41,16 +41,17 @@ def _config_show_path(options: dict[str, Any]) -> None:
     print(expand_home(config_path(options)))
 
 
-def _explain(options: dict[str, Any]) -> None:
-    from deepseek_cursor_proxy.features.traces import trace
-
-    print(trace.explain(expand_home(options["trace"])))
-
-
 def _demo(options: dict[str, Any]) -> int:
     from deepseek_cursor_proxy.cli import demo
 
     return demo.run(program_name())
+
+
+def _commands_of_features() -> tuple[Command, ...]:
+    commands = [Command(**row) for row in proxy.COMMANDS]
+    return tuple(
+        command._replace(heading="" if at else "See requests and costs") for at, command in enumerate(commands)
+    )
 
 
 # Flags …
@@ -62,14 +63,8 @@ def _add_clear(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", type=Path, metavar="TRACE.json", help="a file in the --trace-dir folder")
-
-
 _RUN, _SETUP = "cli.run_command:", "cli.setup_command:"
 _DOCTOR, _STORE = "cli.doctor_command:", "cli.store:"
-_SESSIONS, _USAGE = "features.sessions.command:", "features.usage.command:"
-_DASHBOARD = "features.dashboard.command:"
 _CONFIG_COMMANDS = (
     Command("show", "the value of every setting, and where it comes from", _config_show, settings=add_settings),
     Command("path", "where the configuration file is", _config_show_path, settings=add_config),
@@ -81,33 +76,13 @@ _STORE_COMMANDS = (
         "clear", "delete reasoning, responses and cached answers", _STORE + "clear_all", _STORE + "add_clear_flags"
     ),
 )
-_SESSION_COMMANDS = (
-    Command("list", "all sessions, newest first", _SESSIONS + "list_sessions"),
-    Command(
-        "show",
-        "the trajectories of one session, with their thinking",
-        _SESSIONS + "show_session",
-        _SESSIONS + "add_session",
-    ),
-    Command(
-        "export",
-        "trajectories as lines of JSON, for training",
-        _SESSIONS + "export_sessions",
-        _SESSIONS + "add_export",
-    ),
-)
 COMMANDS = (
     Command("serve", "run the proxy (the default)", _serve, _add_clear, add_settings, heading="Start and set up"),
     Command("run", "start an agent that uses the proxy", _RUN + "run", _RUN + "add_flags"),
     Command("setup", "configure an agent to use the proxy", _SETUP + "run", _SETUP + "add_flags"),
     Command("service", "run the proxy in the background, always", commands="cli.service:COMMANDS"),
     Command("demo", "play a sample chat; needs no key", _demo, settings=None),
-    Command(
-        "dashboard", "open the dashboard in a browser", _DASHBOARD + "open_dashboard", heading="See requests and costs"
-    ),
-    Command("usage", "tokens used, and their estimated cost", _USAGE + "print_usage", _USAGE + "add_flags"),
-    Command("balance", "what is left on your DeepSeek account", _USAGE + "print_balance", settings=add_config),
-    Command("sessions", "list, show or export recorded sessions", commands=_SESSION_COMMANDS),
+    *_commands_of_features(),
     Command(
         "doctor",
         "find out what is wrong and how to fix it",
@@ -115,7 +90,6 @@ COMMANDS = (
         _DOCTOR + "add_flags",
         heading="Find and fix problems",
     ),
-    Command("explain", "where the reasoning in a trace came from", _explain, _add_trace, settings=None),
     Command("config", "show settings and where they come from", commands=_CONFIG_COMMANDS),
     Command(
         "access-key",

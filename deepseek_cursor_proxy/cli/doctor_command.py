@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy import __version__, proxy
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
 from deepseek_cursor_proxy.cli.doctor import privacy, this_machine, upstreams
@@ -33,7 +33,6 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
 from deepseek_cursor_proxy.cli.parser import config_path, given_settings, program_name
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
-from deepseek_cursor_proxy.features.redis import doctor as engine
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.redaction import safe_text
@@ -89,7 +88,7 @@ def table(subject: Subject) -> list[tuple[str, Check]]:
         (this_machine.PORT, this_machine.check_port),
         (this_machine.DASHBOARD, this_machine.check_dashboard),
         (this_machine.STORE, this_machine.check_store),
-        *([(engine.ENGINE, engine.check)] if subject.config.store else ()),
+        *_engine_checks(subject.config),
         *(
             (upstream.name(upstreams.UPSTREAM), partial(upstreams.check, upstream))
             for upstream in upstreams.list_upstreams(subject)
@@ -97,6 +96,14 @@ def table(subject: Subject) -> list[tuple[str, Check]]:
         (this_machine.TUNNEL, this_machine.check_tunnel),
         (this_machine.CLIENT_FILES, this_machine.check_clients),
     ]
+
+
+def _engine_checks(config: ProxyConfig) -> list[tuple[str, Check]]:
+    if config.store is None or not proxy.has("redis"):
+        return []
+    from deepseek_cursor_proxy.features.redis import doctor
+
+    return [(doctor.ENGINE, doctor.check)]
 
 
 class _Job:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.cli.signals import SignalRequest, Signals
 from deepseek_cursor_proxy.cli.store import check_engine, clear, open_store
@@ -108,7 +109,7 @@ def _open_server(config: ProxyConfig, *, clear_store: bool = False) -> Iterator[
     raise_limits(config.max_connections + config.background_workers + config.background_queue + _ADMIN_CONNECTIONS)
     with open_store(config, must_open=False) as store:
         if clear_store:
-            _clear_at_start(store, config.reasoning_content_path)
+            _clear_at_start(store, config)
         if config.trace_dir is not None:
             _make_trace_directory(config.trace_dir)
         if config.tokenizer is not None:
@@ -120,12 +121,12 @@ def _open_server(config: ProxyConfig, *, clear_store: bool = False) -> Iterator[
             yield server
 
 
-def _clear_at_start(store: ReasoningStore, path: Path) -> None:
+def _clear_at_start(store: ReasoningStore, config: ProxyConfig) -> None:
     try:
-        _print(clear(store))
+        _print(clear(store, config))
     except Unusable as fault:
         # The proxy starts all the same.
-        _print(f"Nothing was cleared: {path} cannot be used: {fault}")
+        _print(f"Nothing was cleared: {config.reasoning_content_path} cannot be used: {fault}")
 
 
 def ensure_config_file() -> None:
@@ -207,12 +208,13 @@ def _open_admin(
     *,
     is_of_run: bool = False,
 ) -> "AdminService | None":
-    """The admin listener. The proxy also runs without one, unless the settings name its host."""
+    """The admin listener, if there is one. The proxy also runs without, unless the settings name its host."""
+    if not proxy.has("dashboard"):
+        return None
     from deepseek_cursor_proxy.features.dashboard.service import AdminService
-    from deepseek_cursor_proxy.proxy import ADMIN_ROUTES
 
     try:
-        admin = AdminService(server, loaded, config_path, ADMIN_ROUTES, is_of_run=is_of_run)
+        admin = AdminService(server, loaded, config_path, proxy.ADMIN_ROUTES, is_of_run=is_of_run)
     except StartupError as error:
         if loaded.origins["admin_host"] != "default":
             raise

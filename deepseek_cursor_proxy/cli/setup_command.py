@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.cli import access_key, questions, running
 from deepseek_cursor_proxy.cli.parser import config_path, load, program_name
 from deepseek_cursor_proxy.cli.setup import clients, files
@@ -126,6 +127,8 @@ def _endpoint(config: ProxyConfig, url: str | None) -> tuple[ProxyEndpoint, str 
 
 def _status_line_command() -> str:
     """The script alone, without the modules that Python looks for at its start: that halves the time it takes."""
+    if not proxy.has("status_line"):
+        raise StartupError("--status-line: this proxy has no status line")
     from deepseek_cursor_proxy.features.status_line import script
 
     if not Path(script.__file__).is_file():

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.parser import load
+from deepseek_cursor_proxy.cli.parser import load, resolve
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
@@ -17,8 +18,7 @@ from deepseek_cursor_proxy.storage.private_files import SECRET_BYTES, given_secr
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.features.response_cache.store import CacheStats
-    from deepseek_cursor_proxy.features.responses.store import ResponseStats
+    from deepseek_cursor_proxy.exchange.feature import Stored
 
 
 @contextlib.contextmanager
@@ -47,12 +47,9 @@ def print_stats(options: dict[str, Any]) -> None:
     """Print how much is stored."""
     from datetime import datetime
 
-    from deepseek_cursor_proxy.deepseek.prices import format_amount
-
     config = load(options).config
     with open_store(config) as store:
-        stats, responses = store.stats(), _response_stats(store)
-        cache = _cache_stats(store, config.currency)
+        stats, others = store.stats(), _others(store, config)
     oldest = "-" if stats.oldest_use is None else datetime.fromtimestamp(stats.oldest_use).isoformat(" ", "minutes")
     is_there = expand_home(config.reasoning_content_path).exists()
     print(f"store        {config.reasoning_content_path}{'' if is_there else ' (no file yet)'}")
@@ -60,10 +57,9 @@ def print_stats(options: dict[str, Any]) -> None:
     print(f"lookup keys  {stats.keys:,} (by which a turn is found again)")
     print(f"text         {stats.bytes:,} bytes")
     print(f"oldest use   {oldest}")
-    print(f"responses    {responses.responses:,}, {responses.bytes:,} bytes")
-    totals, saved = cache.totals, format_amount(cache.totals.money, config.currency)
-    print(f"cache        {cache.entries:,} answers, {cache.bytes:,} bytes")
-    print(f"cache use    {totals.hits:,} hits, {totals.misses:,} misses; {totals.tokens:,} tokens, {saved} saved")
+    for other in others:
+        for name, text in other.lines.items():
+            print(f"{name:<12} {text}")
 
 
 def print_secret(options: dict[str, Any]) -> None:
@@ -79,7 +75,7 @@ def print_secret(options: dict[str, Any]) -> None:
 def check_engine(config: ProxyConfig) -> None:
     """Raise StartupError for an address or a secret that cannot be used; nothing is connected."""
     given_secret(config.secret_file)
-    if config.store is not None:
+    if config.store is not None and proxy.has("redis"):
         # Imported late: most proxies have no engine.
         from deepseek_cursor_proxy.features.redis.address import RedisAddress
 
@@ -94,31 +90,21 @@ def clear_all(options: dict[str, Any]) -> None:
     config = load(options).config
     with open_store(config) as store:
         if not options["yes"]:
-            found = f"{store.stats().reasonings:,} reasonings and {_response_stats(store).responses:,} responses"
+            found = " and ".join([f"{store.stats().reasonings:,} reasonings", *_counts(store, config)])
             questions.confirm("store clear", f"Delete {found} in {config.reasoning_content_path}?")
-        print(clear(store))
+        print(clear(store, config))
 
 
-def clear(store: ReasoningStore) -> str:
+def clear(store: ReasoningStore, config: ProxyConfig) -> str:
     """Delete all but usage and what was learned; returns a line that says how much. Raises Unusable."""
-    responses, answers = _response_stats(store).responses, _cache_stats(store).entries
-    others = [f"{responses:,} responses"] if responses else []
-    others += [f"{answers:,} cached answers"] if answers else []
-    return " and ".join([f"Cleared {store.clear():,} stored reasonings", *others]) + "."
+    counts = _counts(store, config)
+    return " and ".join([f"Cleared {store.clear():,} stored reasonings", *counts]) + "."
 
 
-def _response_stats(store: ReasoningStore) -> "ResponseStats":
-    """The number and bytes of stored responses; raises Unusable."""
-    # Imported late: starting the proxy does not need it.
-    from deepseek_cursor_proxy.features.responses.store import ResponseStore
-
-    with contextlib.closing(ResponseStore(store.database)) as responses:
-        return responses.stats()
+def _counts(store: ReasoningStore, config: ProxyConfig) -> list[str]:
+    return [f"{other.number:,} {other.what}" for other in _others(store, config) if other.number]
 
 
-def _cache_stats(store: ReasoningStore, currency: str = "") -> "CacheStats":
-    """Figures of the response cache, with money in this currency; raises Unusable."""
-    from deepseek_cursor_proxy.features.response_cache.store import CachedAnswers
-
-    with contextlib.closing(CachedAnswers(store.database)) as cache:
-        return cache.stats(currency)
+def _others(store: ReasoningStore, config: ProxyConfig) -> "list[Stored]":
+    """What features have in the store; raises Unusable."""
+    return [resolve(name)(store.database, config) for name in proxy.STORED]

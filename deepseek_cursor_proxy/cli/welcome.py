@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy import __version__, proxy
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
@@ -33,7 +33,7 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
     settings = "at their defaults" if lacks_home(config_path) else config_path
     is_in_memory = str(config.reasoning_content_path) == ":memory:"
     store = "in memory, until the proxy stops" if is_in_memory else str(config.reasoning_content_path)
-    if config.store:
+    if config.store and proxy.has("redis"):
         # Imported late: most proxies share nothing.
         from deepseek_cursor_proxy.features.redis.address import RedisAddress
 
@@ -118,8 +118,8 @@ def _upstream_lines(config: ProxyConfig) -> Iterator[str]:
         yield f"Upstreams: {', then '.join(groups)}."
     urls = [url for url in map(urlsplit, config.base_urls) if url.scheme == "https"]
     found = [https_proxy.for_host(url.hostname or "", url.port or 443, os.environ) for url in urls]
-    for proxy in dict.fromkeys(str(proxy) for proxy in found if proxy is not None):
-        yield f"DeepSeek is called through the proxy {proxy} (HTTPS_PROXY)."
+    for address in dict.fromkeys(str(each) for each in found if each is not None):
+        yield f"DeepSeek is called through the proxy {address} (HTTPS_PROXY)."
 
 
 def access_lines(config: ProxyConfig, access: Access) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Feature: the interface between the core and a part of the proxy that can be taken away.
 
-The core imports none. `proxy.py` lists them, and `open` of a feature's `feature.py` adds it to the services: as one of
-`Services.features`, and where it takes part in a request, in place of a default that does nothing. To take a feature
-away, delete its folder and the lines of `proxy.py` that name it.
+The core imports none. `proxy.py` lists them, and says how to take one away. `open` of a feature's `feature.py` adds it
+to the services: as one of `Services.features`, and where it takes part in a request, in place of a default that does
+nothing.
 """
 
 import threading
@@ -25,6 +25,14 @@ class Gauge(NamedTuple):
     name: str
     help: str
     value: float
+
+
+class Stored(NamedTuple):
+    """What a feature has in the store's file, for `store stats` by the names of the lines, and its number."""
+
+    what: str
+    number: int
+    lines: Mapping[str, str]
 
 
 class Recent:

@@ -19,6 +19,11 @@ table in `tests/test_architecture.py` says so.
 
 `sealed` is a file for several of them: reasoning that clients and engines store for us, encrypted.
 
-In a folder, `__init__` has the routes, `feature` the Feature that `proxy.py` opens, `shared` what several proxies have
-in common, `command` a command and `admin` the JSON for the dashboard.
+In a folder, `feature` has the Feature that `proxy.py` opens, `shared` what several proxies have in common, `command` a
+command and `admin` the JSON for the dashboard. `__init__` has what `proxy.py` collects, by name:
+
+    ROUTES, PREFIXES, REFUSALS    paths of the API, what may stand before any of them, errors in another shape
+    ADMIN_ROUTES                  paths of the admin listener
+    STORED                        what it has in the store, see `Stored` of `exchange/feature.py`
+    COMMANDS                      the fields of a Command, see `cli/parser.py`
 """

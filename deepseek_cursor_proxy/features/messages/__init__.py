@@ -16,4 +16,4 @@ ROUTES: "tuple[Row, ...]" = (
     ("messages", "POST", "[/v1]/messages", _ENDPOINT + "create"),
     ("messages", "POST", "[/v1]/messages/count_tokens", _ENDPOINT + "count_tokens"),
 )
-REFUSE = "features.messages.errors:refuse"
+REFUSALS = ("features.messages.errors:refuse",)

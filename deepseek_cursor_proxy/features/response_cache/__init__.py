@@ -3,3 +3,5 @@
 feature    the cache of a running proxy; in one exchange: find, store
 store      the kept answers, a table of the store's file
 """
+
+STORED = ("features.response_cache.store:stored",)

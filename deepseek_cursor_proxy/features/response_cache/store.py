@@ -6,10 +6,14 @@ they saved, stay when rows are deleted. Hits are counted in memory and written w
 or at the end; a process that is killed loses a few.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Unpack
 
+from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.deepseek.prices import format_amount
+from deepseek_cursor_proxy.exchange.feature import Stored
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
@@ -175,3 +179,13 @@ class CachedAnswers(Table[_Answer]):
                 totals,
             )
         return totals
+
+
+def stored(database: Database, config: ProxyConfig) -> Stored:
+    """Raises Unusable."""
+    with contextlib.closing(CachedAnswers(database)) as answers:
+        found = answers.stats(config.currency)
+    totals, saved = found.totals, format_amount(found.totals.money, config.currency)
+    use = f"{totals.hits:,} hits, {totals.misses:,} misses; {totals.tokens:,} tokens, {saved} saved"
+    lines = {"cache": f"{found.entries:,} answers, {found.bytes:,} bytes", "cache use": use}
+    return Stored("cached answers", found.entries, lines)

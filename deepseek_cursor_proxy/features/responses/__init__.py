@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.api.routes import Row
 
+STORED = ("features.responses.store:stored",)
 _CREATE = "features.responses.endpoints:ResponsesEndpoint."
 _STORED = "features.responses.endpoints:StoredEndpoint."
 # fmt: off

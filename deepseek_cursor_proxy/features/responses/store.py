@@ -22,7 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Unpack
 
 from deepseek_cursor_proxy.compression import compress
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Memo
+from deepseek_cursor_proxy.exchange.feature import Stored
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
@@ -505,3 +507,10 @@ def unpack_events(data: bytes) -> Generator[bytes, None, None]:
             del rest[: end + 1]
     if rest:
         yield bytes(rest)
+
+
+def stored(database: Database, config: ProxyConfig) -> Stored:
+    """Raises Unusable."""
+    with contextlib.closing(ResponseStore(database)) as store:
+        found = store.stats()
+    return Stored("responses", found.responses, {"responses": f"{found.responses:,}, {found.bytes:,} bytes"})

@@ -4,6 +4,7 @@ feature       records turns, and the way to the others, which it imports when th
 trajectory    the values: Session, Node, RecordedTurn; the turns of a request
 endpoints     sessions created, listed, read, exported and deleted
 store         sessions, their nodes and messages in a file of their own
+command       `sessions list | show | export`
 export        sessions and nodes as the API has them, as one text with its tokens, masks and log probabilities, and as
               lines of a file for training
 """
@@ -15,18 +16,19 @@ if TYPE_CHECKING:
 
 # A session's own URL, with its id; the second form for clients of other recorders.
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-PREFIX = f"/(?:s/(?=[^/])|(?={_UUID}(?:/|\\Z)))([^/]+)"
+_PREFIX = f"/(?:s/(?=[^/])|(?={_UUID}(?:/|\\Z)))([^/]+)"
 _ENDPOINT = "features.sessions.endpoints:SessionsEndpoint."
 _ADMIN = "features.sessions.admin:"
 # fmt: off
+PREFIXES = (_PREFIX,)
 ROUTES: "tuple[Row, ...]" = (
     ("session",  "POST",   "/sessions/create",              _ENDPOINT + "create"),
     ("session",  "POST",   "/v1/sessions",                  _ENDPOINT + "create"),
     ("sessions", "GET",    "[/v1]/sessions",                _ENDPOINT + "list"),
-    ("session",  "GET",    PREFIX,                          _ENDPOINT + "retrieve"),
-    ("session",  "DELETE", PREFIX,                          _ENDPOINT + "delete"),
-    ("session",  "GET",    PREFIX + "/nodes",               _ENDPOINT + "nodes"),
-    ("session",  "GET",    PREFIX + "/export",              _ENDPOINT + "export"),
+    ("session",  "GET",    _PREFIX,                          _ENDPOINT + "retrieve"),
+    ("session",  "DELETE", _PREFIX,                          _ENDPOINT + "delete"),
+    ("session",  "GET",    _PREFIX + "/nodes",               _ENDPOINT + "nodes"),
+    ("session",  "GET",    _PREFIX + "/export",              _ENDPOINT + "export"),
     ("render",   "POST",   "[/v1]/chat/completions/render", _ENDPOINT + "render"),
     ("health",   "GET",    "/health",                       _ENDPOINT + "health"),
 )
@@ -34,4 +36,11 @@ ROUTES: "tuple[Row, ...]" = (
 ADMIN_ROUTES = (
     ("/api/sessions", _ADMIN + "sessions"),
     ("/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?", _ADMIN + "find"),
+)
+COMMANDS = (
+    {
+        "name": "sessions",
+        "help": "list, show or export recorded sessions",
+        "commands": "features.sessions.command:COMMANDS",
+    },
 )

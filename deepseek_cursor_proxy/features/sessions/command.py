@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from deepseek_cursor_proxy.cli.parser import load, program_name
+from deepseek_cursor_proxy.cli.parser import Command, load, program_name
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
@@ -174,3 +174,10 @@ def _show_node(node: Node) -> None:
 
 def _time(moment: float) -> str:
     return datetime.fromtimestamp(moment).isoformat(" ", "minutes")
+
+
+COMMANDS = (
+    Command("list", "all sessions, newest first", list_sessions),
+    Command("show", "the trajectories of one session, with their thinking", show_session, add_session),
+    Command("export", "trajectories as lines of JSON, for training", export_sessions, add_export),
+)

@@ -1,6 +1,6 @@
 """Sessions: created, listed, read, exported and deleted; and the prompt that a chat request would send.
 
-Requests are recorded by their path: /s/{id} before the path of any API (`PREFIX`). To the caller of another key a
+Requests are recorded by their path: /s/{id} before the path of any API (`PREFIXES`). To the caller of another key a
 session does not exist. One that a key creates before an upstream has accepted it is in memory for some minutes.
 """
 

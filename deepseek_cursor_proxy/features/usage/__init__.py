@@ -12,3 +12,18 @@ ADMIN_ROUTES = (
     ("/api/requests", "features.usage.admin:page"),
     ("/api/requests/(-[0-9]{1,15})", "features.usage.admin:details"),
 )
+_COMMAND = "features.usage.command:"
+COMMANDS = (
+    {
+        "name": "usage",
+        "help": "tokens used, and their estimated cost",
+        "run": _COMMAND + "print_usage",
+        "add_flags": _COMMAND + "add_flags",
+    },
+    {
+        "name": "balance",
+        "help": "what is left on your DeepSeek account",
+        "run": _COMMAND + "print_balance",
+        "settings": "cli.parser:add_config",
+    },
+)

@@ -326,7 +326,7 @@ class StoreCommandTest(CliTest):
         self.assertIn("add --yes", self.refusal("store", "clear"))
         ran = self.run_command("store", "clear", answers=("n",))
         self.assertEqual(1, ran.code)
-        self.assertRegex(ran.out, r"Delete 2 reasonings and 0 responses in .+\? \[y/N\] Nothing was changed.\n$")
+        self.assertRegex(ran.out, r"Delete 2 reasonings in .+\? \[y/N\] Nothing was changed.\n$")
         out = self.output_of("store", "clear", answers=("y",))
         self.assertTrue(out.endswith("Cleared 2 stored reasonings.\n"), out)
 
