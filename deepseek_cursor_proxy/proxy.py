@@ -21,6 +21,7 @@ FEATURES = (
     "usage",
     "keys",
     "responses",
+    "choices",
     "web_search",
     "written_calls",
     "passthrough",

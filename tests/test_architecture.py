@@ -55,6 +55,7 @@ FEATURES = {
     "responses": "redis tokens",
     "messages": "tokens",
     "web_search": "",
+    "choices": "",
     "written_calls": "",
     "passthrough": "",
     "sessions": "dashboard tokens",

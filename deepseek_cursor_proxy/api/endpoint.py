@@ -28,7 +28,7 @@ from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.api.reply import OpenExchange
+    from deepseek_cursor_proxy.exchange.client_request import OpenExchange
 
 
 class Endpoint:
@@ -106,9 +106,7 @@ class GenerationEndpoint(Endpoint):
             if client.chat.choices == 1:
                 exchange: OpenExchange = Exchange.open(client, services)
             else:
-                from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
-
-                exchange = ChoicesExchange.open(client, services)
+                exchange = services.open_choices(client, services)
         except UpstreamRefused as refusal:
             if refusal.status == 401:
                 access.record_refused(client.caller)

@@ -21,11 +21,7 @@ from deepseek_cursor_proxy.errors import ClientGone, InternalError, ProxyError, 
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.choices import ChoicesExchange
-    from deepseek_cursor_proxy.exchange.exchange import Exchange
-
-    # An exchange whose call DeepSeek accepted, of one answer or of several choices.
-    OpenExchange = Exchange | ChoicesExchange
+    from deepseek_cursor_proxy.exchange.client_request import OpenExchange
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@
     failover           the attempt that follows a failed call or a broken answer, and the table that decides it
     upstreams          the servers that calls go to, in which order, and the form of reasoning that each has
     recorder           stores each turn that is complete
-    choices            several answers (n > 1), with the same interface
     services           everything that exchanges and endpoints share
     feature            the interface of a feature to the core
 
@@ -15,6 +14,4 @@ Missing reasoning is settled before the first call, by `reasoning/restore.prepar
 What happens on a failure (a 429, a refused key, a broken answer, a history that is refused all the same): `attempt`
 raises the error, `exchange` calls `Failover.after`. That asks the table `next_step`, waits or changes to another key or
 upstream, and returns the next attempt, which `exchange` sends, or raises the error that the client gets.
-
-Modules that only some proxies need (choices, written calls) are imported where they are used.
 """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
-from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply, ToolCall
+from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Reply, ToolCall
 from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.prices import Cost
@@ -174,6 +174,23 @@ class AnswerCache(Protocol):
     def find(self, caller: bytes, url: str, body: bytes) -> "StreamedResponse | None": ...
     def wrap(self, read: Read) -> Read: ...
     def store_answer(self, reply: Reply, tokens: Tokens | None, cost: Cost | None) -> None: ...
+
+
+class OpenExchange(Protocol):
+    """An exchange whose call DeepSeek accepted, of one answer or of several choices. Used by one thread."""
+
+    is_closed: bool
+
+    # The value of the header X-Cache, if it has one.
+    @property
+    def cache_state(self) -> str: ...
+    # Whether an upstream accepted it.
+    @property
+    def is_sent(self) -> bool: ...
+    def notice(self, choice: int) -> str: ...
+    def deltas(self) -> Batches: ...
+    def fail(self, error: Exception) -> None: ...
+    def close(self) -> None: ...
 
 
 class WrittenCalls(Protocol):

@@ -18,7 +18,14 @@ from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.model_names import vision_model
 from deepseek_cursor_proxy.deepseek.prices import PriceList
-from deepseek_cursor_proxy.exchange.client_request import Admission, ClientRequest, RequestReport, WrittenCalls
+from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.exchange.client_request import (
+    Admission,
+    ClientRequest,
+    OpenExchange,
+    RequestReport,
+    WrittenCalls,
+)
 from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.exchange.upstreams import Upstream, Upstreams
 from deepseek_cursor_proxy.observers.console import Console
@@ -41,6 +48,10 @@ _log = logging.getLogger(__name__)
 
 
 AnyFeature = TypeVar("AnyFeature", bound=Feature)
+
+
+def refuse_choices(client: ClientRequest, services: "Services") -> OpenExchange:
+    raise BadRequest("n: this proxy has one answer to a request. Leave n out.", param="n")
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,8 @@ class Services:
     relay: "Callable[[Services, ClientRequest, RelayedApi, bytes], HttpReply | None]" = (
         lambda services, client, api, raw: None
     )
+    # The exchange of a request that wants several answers.
+    open_choices: "Callable[[ClientRequest, Services], OpenExchange]" = refuse_choices
     # The converter of the calls that a model writes as text, for an answer that is searched for any.
     open_written_calls: "Callable[[Services, ClientRequest, ChatRequest, Upstream], WrittenCalls | None]" = (
         lambda services, client, request, upstream: None

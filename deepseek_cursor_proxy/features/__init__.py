@@ -7,6 +7,7 @@ table in `tests/test_architecture.py` says so.
     messages        Anthropic's Messages API (Claude Code)
     web_search      DeepSeek's own web search, by the APIs of DeepSeek that have it
     written_calls   calls that a model wrote as text become calls
+    choices         several answers to one request (n > 1)
     passthrough     models whose requests go elsewhere unchanged
     sessions        recorded trajectories: their file, rendering, token masks, export
     response_cache  repeated questions answered without a call

@@ -25,7 +25,11 @@ LATER = {
     "subprocess",
 }
 # The rest of what a chat may need, though hardly any does.
-SELDOM = {"deepseek_cursor_proxy.exchange.choices", "deepseek_cursor_proxy.features.traces.trace", "concurrent.futures"}
+SELDOM = {
+    "deepseek_cursor_proxy.features.choices.exchanges",
+    "deepseek_cursor_proxy.features.traces.trace",
+    "concurrent.futures",
+}
 
 SCRIPT = """
 import sys

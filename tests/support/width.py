@@ -25,7 +25,7 @@ _ALWAYS = {"deepseek_cursor_proxy.features.usage.ledger.WaitingRequests.seconds_
 _SCALED_SECONDS = {
     "deepseek_cursor_proxy.net.wait._RECHECK_SECONDS": 0.05,
     "deepseek_cursor_proxy.features.responses.feature._CHECK_SECONDS": 0.02,
-    "deepseek_cursor_proxy.exchange.choices._CHECK_SECONDS": 0.02,
+    "deepseek_cursor_proxy.features.choices.exchanges._CHECK_SECONDS": 0.02,
     "deepseek_cursor_proxy.net.threads._IDLE_SECONDS": 0.05,
     "deepseek_cursor_proxy.upstream.response._END_SECONDS": 0.05,
     "deepseek_cursor_proxy.storage.database._BUSY_SECONDS": 0.03,

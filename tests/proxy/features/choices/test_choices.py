@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Heartbeat
-from deepseek_cursor_proxy.exchange import choices
+from deepseek_cursor_proxy.features.choices import exchanges as choices
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
