@@ -121,6 +121,12 @@ class TestGrownHistory(unittest.TestCase):
             items += reasoning("again"), answer("one"), answer("two"), {"type": "what", "says": number}
         return items
 
+    def test_items_of_a_grown_history_are_read_like_new_ones(self) -> None:
+        memory, whole = new_chat(), self.long_history()
+        for count in (*range(1, len(whole)), 20, 50, 30):
+            grown = input_items.read(whole[:count], memory=memory)
+            self.assertEqual(input_items.read(whole[:count]), grown, count)
+
     def test_items_are_read_again_if_upstream_names_differ(self) -> None:
         items = [{**each, "namespace": "n"} if "name" in each else each for each in self.long_history()]
         memory, names = new_chat(), []

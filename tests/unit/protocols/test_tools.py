@@ -116,8 +116,10 @@ class TestShapes(unittest.TestCase):
         names = [function(name=""), {"name": 7, "input_schema": {}}, {"type": "custom"}]
         names += [{"type": "web_search", "name": 7}, {"type": "namespace", "tools": []}, group(name=""), group(name=7)]
         no_tools = {"type": "namespace", "name": "n"}
+        odd = {name: {**NESTED, "function": {"name": "x", name: 7}} for name in ("description", "parameters", "strict")}
         rows = (
             ("", 7),
+            *((f".function.{name}", tool) for name, tool in odd.items()),
             (".type", {"type": []}, {"type": 7}),
             (".function", {}, {"function": 7}, {"type": "function"}),
             (".function.name", *nested),
