@@ -9,12 +9,11 @@ from unittest import mock
 from deepseek_cursor_proxy.features.redis import client
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.laws.test_protocols import CALLERS, Visible
-from tests.proxy.features.redis import test_several_proxies, test_shared_limits
+from tests.proxy.features.keys import test_shared as test_limits
+from tests.proxy.features.redis import test_reasonings, test_several_proxies, test_shared_limits, test_state
+from tests.proxy.features.responses import test_shared as test_responses
 from tests.support.apis import APIS
 from tests.support.generated_conversations import Conversation
-from tests.unit.features.keys import test_shared as test_limits
-from tests.unit.features.redis import test_reasonings, test_state
-from tests.unit.features.responses import test_shared as test_responses
 
 # A lookup is tried twice, a write once, each perhaps after a connect; a request has a few of them before the breaker
 # opens, and the fake answers at once.

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import sys
 import tomllib
 from pathlib import Path
@@ -25,6 +24,7 @@ class SetupCase(CommandTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.running = self.enterContext(mock.patch.object(running_proxies, "find_running", return_value=None))
+        self.enterContext(mock.patch("socket.create_connection", side_effect=ConnectionRefusedError))
         self.codex = self.home / ".codex" / "config.toml"
         self.claude = self.home / ".claude" / "settings.json"
 
@@ -143,11 +143,13 @@ class SetupTest(SetupCase):
         self.assertIn('"https://x/v1"', self.run_command("codex", "--print", "--url", "https://x").out)
 
     def test_a_proxy_that_does_not_run_is_named_with_the_command_that_starts_it(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            self.assertNotIn("No proxy runs", self.run_command("codex", "--yes", "--url", url).out)
-        text = self.run_command("aider", "--yes", "--url", url).out
-        self.assertIn(f"No proxy runs at {url} yet. Start it: deepseek-cursor-proxy\n", text)
+        url, words = (
+            "http://127.0.0.1:9123",
+            "No proxy runs at http://127.0.0.1:9123 yet. Start it: deepseek-cursor-proxy\n",
+        )
+        for error in (None, ConnectionRefusedError()):
+            with mock.patch("socket.create_connection", side_effect=error, return_value=mock.MagicMock()):
+                self.assertEqual(error is not None, words in self.run_command("codex", "--yes", "--url", url).out)
 
     def test_alone_it_lists_the_clients(self) -> None:
         self.run_command("codex", "--yes")

@@ -3,7 +3,6 @@ from unittest import mock
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.learned import KeyNamespaces, ReasoningForms
 from tests.support.databases import StoreTestCase
-from tests.support.shared_engine import EngineTestCase
 
 URL = "http://127.0.0.1:8000/v1"
 OLD, NEW = b"old", b"new"
@@ -75,28 +74,3 @@ class TestKeyNamespaces(StoreTestCase):
     def test_a_file_that_cannot_be_written_fails_no_request(self) -> None:
         self.database.close()
         self.assertEqual(NEW, self.store.get("keys.ann", URL, NEW))
-
-
-class TestSharedNamespaces(EngineTestCase):
-    def store(self, name: str) -> KeyNamespaces:
-        instance = self.instance(name)
-        namespaces = KeyNamespaces(instance.reasonings.database)
-        namespaces.set_if_absent = instance.state.set_if_absent
-        return namespaces
-
-    def test_the_first_of_several_proxies_counts_for_all(self) -> None:
-        one, two = self.store("one"), self.store("two")
-        self.assertEqual(OLD, one.get("keys.ann", URL, OLD))
-        self.assertEqual(OLD, two.get("keys.ann", URL, NEW))
-        self.engine.stop()
-        # The file knows by now.
-        self.assertEqual(OLD, self.store("two").get("keys.ann", URL, NEW))
-
-    def test_a_name_that_is_new_without_the_engine_is_asked_for_again(self) -> None:
-        one, two = self.store("one"), self.store("two")
-        self.assertEqual(OLD, one.get("keys.ann", URL, OLD))
-        self.engine.stop()
-        self.assertEqual(NEW, two.get("keys.ann", URL, NEW))
-        self.engine.start()
-        self.wait_until_shared()
-        self.assertEqual(OLD, two.get("keys.ann", URL, NEW))

@@ -5,6 +5,7 @@ from unittest import mock
 from deepseek_cursor_proxy.features.keys.shared import SharedLimits
 from deepseek_cursor_proxy.features.keys.store import Counter, Hold, LimitTables, Refusal, Spent, Used
 from deepseek_cursor_proxy.storage.faults import Unusable
+from deepseek_cursor_proxy.storage.learned import KeyNamespaces
 from tests.support.shared_engine import EngineTestCase
 from tests.support.width import width
 
@@ -12,6 +13,7 @@ DAY = Counter("keys.ann", "usd_per_day", 1_000_086_400)
 MINUTE = Counter("keys.ann", "requests_per_minute", 1_000_000_060)
 GROUP = Counter("groups.lab", "usd_per_day", 1_000_086_400)
 SLOT = Counter("keys.ann", "concurrent")
+URL, OLD, NEW = "http://127.0.0.1:8000/v1", b"old", b"new"
 COUNTERS = (DAY, MINUTE, GROUP, SLOT)
 
 
@@ -161,6 +163,31 @@ class TestSharedLimits(EngineTestCase):
                         call()
         with mock.patch.object(self.instances[0].state, "write", return_value=[-5, 0]):
             self.assertIsNone(one.settle("3", [Spent(DAY, 1)], self.now))
+
+
+class TestSharedNamespaces(EngineTestCase):
+    def store(self, name: str) -> KeyNamespaces:
+        instance = self.instance(name)
+        namespaces = KeyNamespaces(instance.reasonings.database)
+        namespaces.set_if_absent = instance.state.set_if_absent
+        return namespaces
+
+    def test_the_first_of_several_proxies_counts_for_all(self) -> None:
+        one, two = self.store("one"), self.store("two")
+        self.assertEqual(OLD, one.get("keys.ann", URL, OLD))
+        self.assertEqual(OLD, two.get("keys.ann", URL, NEW))
+        self.engine.stop()
+        # The file knows by now.
+        self.assertEqual(OLD, self.store("two").get("keys.ann", URL, NEW))
+
+    def test_a_name_that_is_new_without_the_engine_is_asked_for_again(self) -> None:
+        one, two = self.store("one"), self.store("two")
+        self.assertEqual(OLD, one.get("keys.ann", URL, OLD))
+        self.engine.stop()
+        self.assertEqual(NEW, two.get("keys.ann", URL, NEW))
+        self.engine.start()
+        self.wait_until_shared()
+        self.assertEqual(OLD, two.get("keys.ann", URL, NEW))
 
 
 def refused(refusal: Refusal | None) -> Hold:
