@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.services import Services
     from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
-# Opened and started in this order, closed in the reverse order; `redis` first, because the others share by it.
+# Opened and started in this order, closed in the reverse order; first those that the others use.
 FEATURES = (
+    "request_log",
     "redis",
     "tokens",
     "usage",

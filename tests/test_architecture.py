@@ -61,15 +61,16 @@ FEATURES = {
     "sessions": "dashboard tokens",
     "status_line": "",
     "response_cache": "",
-    "usage": "dashboard",
+    "request_log": "",
+    "usage": "dashboard request_log",
     "keys": "dashboard redis tokens usage",
     "tokens": "",
     "redis": "",
-    "dashboard": "",
-    "traces": "",
+    "dashboard": "request_log",
+    "traces": "request_log",
 }
 # Those of them that a feature cannot do without; any other is imported only when it is there.
-NEEDED = {"tokens"}
+NEEDED = {"request_log", "tokens"}
 # Small things that every folder may use, and what these use themselves.
 ROOT_FILES = {
     "errors": "",

@@ -30,7 +30,6 @@ from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.exchange.upstreams import Upstream, Upstreams
 from deepseek_cursor_proxy.observers.console import Console
 from deepseek_cursor_proxy.observers.events import Observers
-from deepseek_cursor_proxy.observers.request_log import RequestLog
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.reasoning.chats import Chats
 from deepseek_cursor_proxy.redaction import safe_text
@@ -72,7 +71,6 @@ class Services:
     prices: PriceList
     # Rebuilt at SIGHUP; an observer that must survive, or that an endpoint reads, is a field of its own.
     observers: Observers
-    request_log: RequestLog
     # Numbers requests for the log; next() on a count is atomic.
     numbers: Iterator[int]
     # In the order in which they were opened.
@@ -108,7 +106,7 @@ class Services:
         """The core alone."""
         _warn_of_pictures(config)
         access, client, database = Access(config), UpstreamClient(config), reasoning_store.database
-        forms, request_log = ReasoningForms(database), RequestLog()
+        forms = ReasoningForms(database)
         return cls(
             config=config,
             access=access,
@@ -121,8 +119,7 @@ class Services:
             reasoning_forms=forms,
             key_namespaces=KeyNamespaces(database),
             prices=PriceList(config),
-            observers=_build_observers(config, request_log),
-            request_log=request_log,
+            observers=_build_observers(config),
             numbers=itertools.count(1),
         )
 
@@ -134,7 +131,7 @@ class Services:
         """The services whose features are all there."""
         for feature in self.features:
             feature.start(self)
-        return replace(self, observers=_build_observers(self.config, self.request_log, self.features))
+        return replace(self, observers=_build_observers(self.config, self.features))
 
     def get(self, kind: type[AnyFeature]) -> AnyFeature:
         """The feature of this class, which must be there."""
@@ -159,7 +156,7 @@ class Services:
         )
         for feature in self.features:
             feature.reconfigure(services)
-        return replace(services, observers=_build_observers(config, self.request_log, self.features))
+        return replace(services, observers=_build_observers(config, self.features))
 
     def open_report(self, api: str, prefix: str = "") -> RequestReport:
         """The report of a new request, which came by this API; `prefix` is what the prefix of its path names."""
@@ -198,9 +195,9 @@ class Services:
         self.upstream_client.close()
 
 
-def _build_observers(config: ProxyConfig, request_log: RequestLog, features: Iterable[Feature] = ()) -> Observers:
+def _build_observers(config: ProxyConfig, features: Iterable[Feature] = ()) -> Observers:
     console = Console(verbose=config.verbose, colour=has_colours())
-    return Observers(console.handlers, request_log.handlers, *(feature.handlers() for feature in features))
+    return Observers(console.handlers, *(feature.handlers() for feature in features))
 
 
 def owner_key(config: ProxyConfig, access: Access) -> str | None:

@@ -11,6 +11,7 @@ table in `tests/test_architecture.py` says so.
     passthrough     models whose requests go elsewhere unchanged
     sessions        recorded trajectories: their file, rendering, token masks, export
     response_cache  repeated questions answered without a call
+    request_log     the requests in flight and the last that ended; other features need it
     usage           the ledger of requests and costs, its sums, the balance of the account
     keys            named keys, their limits and groups
     tokens          counting the tokens of a prompt; other features need it

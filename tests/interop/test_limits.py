@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from tests.fake_deepseek import Answer
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
 
@@ -54,7 +55,7 @@ class LimitsTest(SocketTestCase):
         }
 
     def refusals(self, proxy: RunningProxy) -> int:
-        return sum(record.status == 429 for record in proxy.server.services().request_log.ended())
+        return sum(record.status == 429 for record in proxy.server.services().get(RequestLog).ended())
 
     def test_a_rate_is_a_rate_limit_error_that_says_when_to_try_again(self) -> None:
         for api in ("chat", "responses", "messages"):

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import unittest
 
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from tests.fake_deepseek import Answer
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, read_until, request_bytes
 from tests.support.polling import wait_until
@@ -56,7 +57,7 @@ class NginxTest(SocketTestCase):
 
     def served(self, proxy: RunningProxy) -> int:
         """How many requests a proxy has ended."""
-        return len(proxy.server.services().request_log.ended())
+        return len(proxy.server.services().get(RequestLog).ended())
 
     def test_a_stream_passes_as_it_comes(self) -> None:
         self.fake.answer(Answer(reasoning="A thought.", content="The rest.", piece=10, stall_after=3))
@@ -71,7 +72,8 @@ class NginxTest(SocketTestCase):
         keys = [f"sk-of-person-{number}" for number in range(12)]
         for key in keys * 2:
             self.assertEqual(200, self.ask(key))
-        by_proxy = [{each.facts.key for each in proxy.server.services().request_log.ended()} for proxy in self.proxies]
+        logs = [proxy.server.services().get(RequestLog) for proxy in self.proxies]
+        by_proxy = [{each.facts.key for each in log.ended()} for log in logs]
         self.assertEqual(24, self.served(one) + self.served(two))
         self.assertTrue(all(by_proxy) and by_proxy[0].isdisjoint(by_proxy[1]), by_proxy)
         one.close()

@@ -76,11 +76,12 @@ class AdminContext:
         """Count from now on, which is before the first request; the request log survives a reload."""
         # Imported late: listening does not need it.
         from deepseek_cursor_proxy.features.dashboard.metrics import Statistics
+        from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 
         with self._lock:
             if self._statistics is None:
                 self._statistics = Statistics()
-                services.request_log.subscribe(self._statistics.add)
+                services.get(RequestLog).subscribe(self._statistics.add)
             return self._statistics
 
     def store_size(self) -> StoreSize:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from deepseek_cursor_proxy.exchange.failover import RETRY_REASONS
+from deepseek_cursor_proxy.features.request_log.feature import RequestRecord
 from deepseek_cursor_proxy.observers.events import Result, is_name
-from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.reasoning.chats import CAUSES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.errors import BadRequest, NotFound
 from deepseek_cursor_proxy.features.dashboard.context import AdminContext
+from deepseek_cursor_proxy.features.request_log.feature import PROOFS, RequestLog, RequestRecord
 from deepseek_cursor_proxy.observers.events import Progress, RequestFacts
-from deepseek_cursor_proxy.observers.request_log import PROOFS, RequestRecord
 
 _PAGE, _LARGEST_PAGE = 50, 500
 _TOKENS = ("hit", "miss", "output", "thinking")
@@ -42,7 +42,7 @@ def page(
     before, after = _number(parameters, "before"), _number(parameters, "after")
     wanted = {name: parameters[name] for name in _FILTERS if name in parameters}
     is_in_memory = before is None or before >= 0
-    records = context.services().request_log.ended(before, sys.maxsize) if is_in_memory else []
+    records = context.services().get(RequestLog).ended(before, sys.maxsize) if is_in_memory else []
     known = next((place for place, each in enumerate(records) if each.number == after), None)
     rows = [row(each) for each in islice((each for each in records[:known] if _matches(each, wanted)), limit + 1)]
     if older is not None and len(rows) <= limit and known is None:
@@ -54,7 +54,7 @@ def page(
 def details(context: AdminContext, parameters: Mapping[str, str], number: str) -> dict[str, Any]:
     """The row of a request of this run with its turns, and its bodies if it was traced. NotFound for no id."""
     services = context.services()
-    record = services.request_log.find(int(number))
+    record = services.get(RequestLog).find(int(number))
     if record is None:
         raise unknown_request()
     more = (each.details(services, record.number).items() for each in services.features)

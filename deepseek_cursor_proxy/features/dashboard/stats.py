@@ -25,8 +25,8 @@ from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.features.dashboard import requests
 from deepseek_cursor_proxy.features.dashboard.context import AdminContext
 from deepseek_cursor_proxy.features.dashboard.metrics import CONTENT_TYPE, OTHER, Metric, gauge_by, metric, render
+from deepseek_cursor_proxy.features.request_log.feature import Percentiles, RequestLog, RequestRecord
 from deepseek_cursor_proxy.http1.messages import HttpReply
-from deepseek_cursor_proxy.observers.request_log import Percentiles, RequestRecord
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit
 
@@ -69,7 +69,7 @@ def _probe(services: Services) -> str:
 
 def stats(context: AdminContext) -> dict[str, Any]:
     services, now = context.services(), time.time()
-    running, ended = services.request_log.running(), services.request_log.ended(limit=sys.maxsize)
+    running, ended = services.get(RequestLog).running(), services.get(RequestLog).ended(limit=sys.maxsize)
     limits, newest = services.upstream_client.call_limits.snapshot(), ended[0].number if ended else None
     return {
         "version": __version__,
@@ -173,7 +173,7 @@ def metrics(context: AdminContext) -> HttpReply:
 
 def _gauges(context: AdminContext) -> Iterator[Metric]:
     services, limits = context.services(), context.services().upstream_client.call_limits.snapshot()
-    streams = sum(request.facts.stream for request in services.request_log.running())
+    streams = sum(request.facts.stream for request in services.get(RequestLog).running())
     yield metric("dcp_streams_in_flight", "Streamed answers that are running.", streams)
     calls = sum(limit.running_calls for limit in limits.values())
     yield metric("dcp_upstream_calls", "Calls to upstreams that are running.", calls)

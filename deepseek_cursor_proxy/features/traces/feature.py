@@ -7,6 +7,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from deepseek_cursor_proxy.observers.events import Handlers
 
 _TRACING_HINT = "Bodies are kept only while tracing is on: set trace_dir to a directory and send SIGHUP, or restart."
@@ -51,4 +52,4 @@ class Traces(Feature):
 
 
 def open(services: Services) -> Services:
-    return services.add(Traces(services.config.trace_dir, services.request_log.run))
+    return services.add(Traces(services.config.trace_dir, services.get(RequestLog).run))

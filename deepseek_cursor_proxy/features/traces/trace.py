@@ -18,10 +18,10 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import StartupError
+from deepseek_cursor_proxy.features.request_log.feature import PROOFS
 from deepseek_cursor_proxy.json_codec import decode_upstream_json, encode_json
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.observers.console import format_repairs, format_tokens
-from deepseek_cursor_proxy.observers.request_log import PROOFS
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import Turn
 from deepseek_cursor_proxy.redaction import redact_keys, safe_text

@@ -17,12 +17,12 @@ from deepseek_cursor_proxy.errors import BadRequest, Overloaded
 from deepseek_cursor_proxy.features.dashboard import requests
 from deepseek_cursor_proxy.features.dashboard.context import AdminContext
 from deepseek_cursor_proxy.features.dashboard.requests import Page
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog, RequestRecord, TurnCounts
 from deepseek_cursor_proxy.features.usage import ledger
 from deepseek_cursor_proxy.features.usage.feature import Usage, ledger_connection
 from deepseek_cursor_proxy.features.usage.ledger import UsageRow
 from deepseek_cursor_proxy.features.usage.report import GROUPS, Period, make_report
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
-from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
 
 _DEFAULT_DAYS = 30
 
@@ -79,7 +79,7 @@ def page(context: AdminContext, parameters: Mapping[str, str]) -> dict[str, Any]
 def _ledger_rows(context: AdminContext, page: Page) -> list[dict[str, Any]]:
     services, before = context.services(), page.before
     # By the very time that the ledger has: no order of times would do, because the clock may be set back.
-    in_memory = {(each.number, each.ended_at) for each in services.request_log.ended(limit=sys.maxsize)}
+    in_memory = {(each.number, each.ended_at) for each in services.get(RequestLog).ended(limit=sys.maxsize)}
     with ledger_connection(services.reasoning_store.database) as connection:
         before_id = -before if before is not None and before < 0 else None
         if before is not None and before >= 0 and all(number != before for number, _ in in_memory):

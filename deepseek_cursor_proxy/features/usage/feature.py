@@ -13,6 +13,7 @@ from typing import Any
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.exchange.feature import Feature, Recent
 from deepseek_cursor_proxy.exchange.services import Services
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from deepseek_cursor_proxy.features.usage import ledger
 from deepseek_cursor_proxy.features.usage.ledger import UsageLedger
 from deepseek_cursor_proxy.storage.database import Database, open_read_only
@@ -73,6 +74,6 @@ def ledger_connection(database: Database) -> Iterator[ledger.Reader]:
 
 def open(services: Services) -> Services:
     usage = Usage(services.reasoning_store.database)
-    services.request_log.subscribe(usage.ledger.add)
+    services.get(RequestLog).subscribe(usage.ledger.add)
     services.access.ask_before(usage.ledger.was_accepted_before)
     return services.add(usage)

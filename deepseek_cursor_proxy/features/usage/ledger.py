@@ -18,8 +18,8 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Unpack
 
+from deepseek_cursor_proxy.features.request_log.feature import RequestRecord
 from deepseek_cursor_proxy.observers.events import Result
-from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind

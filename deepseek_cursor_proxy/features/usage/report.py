@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 from deepseek_cursor_proxy.deepseek.model_resolver import known_model
 from deepseek_cursor_proxy.deepseek.prices import PriceList
 from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.features.request_log.feature import Percentiles
 from deepseek_cursor_proxy.features.usage import ledger
 from deepseek_cursor_proxy.features.usage.ledger import FAILURES, DayGroup, DaySums, add_sums, day_of
 from deepseek_cursor_proxy.observers.events import Result, caller_digest
-from deepseek_cursor_proxy.observers.request_log import Percentiles
 from deepseek_cursor_proxy.reasoning.chats import cause_of
 
 GROUPS = ("day", "model", "key", "api", "session", "cause")

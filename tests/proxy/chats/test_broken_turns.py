@@ -8,8 +8,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.features.dashboard.metrics import Statistics
 from deepseek_cursor_proxy.features.dashboard.requests import row
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog, RequestRecord
 from deepseek_cursor_proxy.features.traces.trace import explain
-from deepseek_cursor_proxy.observers.request_log import RequestRecord
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.fake_deepseek.leaks import FORMS, Form, leak
 from tests.support.apis import APIS, CHAT, Api, ApiTestCase, each_form
@@ -79,7 +79,7 @@ class TestReports(BrokenTurnsTestCase):
     def test_a_repair_is_seen_in_the_record_the_counters_and_the_trace(self) -> None:
         proxy, statistics = self.proxy(retry_budget=5, trace_dir=self.folder), Statistics()
         records: list[RequestRecord] = []
-        proxy.server.services().request_log.subscribe(records.append)
+        proxy.server.services().get(RequestLog).subscribe(records.append)
         self.fake.answer(EMPTY, leak(HEALTHY, FORMS[0]))
         self.ask(proxy, CHAT, "Read them.", stream=True)
         wait_until(lambda: records)

@@ -7,7 +7,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.conversation import Reply
-from deepseek_cursor_proxy.observers.request_log import RequestRecord
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog, RequestRecord
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter
 from tests.fake_deepseek import Answer, Call, Failure, Raw
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, chat_body, read_reply, request_bytes
@@ -142,7 +142,7 @@ class TestTerminalEvents(SocketTestCase):
         passthrough = {ELSEWHERE: route, "gpt-8": {**route, "key_env": "NO_SUCH_KEY"}}
         settings = {"access_keys": ["sk-test"], "max_request_body_bytes": 5000, "passthrough": passthrough, **settings}
         proxy = self.proxy(**settings)
-        log = proxy.server.services().request_log
+        log = proxy.server.services().get(RequestLog)
         log.subscribe(self.records.append)
         self.records.clear()
         return proxy
@@ -150,7 +150,7 @@ class TestTerminalEvents(SocketTestCase):
     def ended(self, proxy: RunningProxy, count: int = 1) -> list[RequestRecord]:
         """The records of a proxy that has stopped, after which nothing can end any more."""
         wait_until(lambda: len(self.records) >= count)
-        self.assertEqual([], proxy.server.services().request_log.running())
+        self.assertEqual([], proxy.server.services().get(RequestLog).running())
         proxy.close()
         return self.records
 
@@ -236,7 +236,7 @@ class TestTerminalEvents(SocketTestCase):
         self.fake.answer(STALLED)
         sock = self.connect(proxy, STREAM)
         self.fake.stalls.get(timeout=PATIENCE)
-        log = proxy.server.services().request_log
+        log = proxy.server.services().get(RequestLog)
         wait_until(lambda: log.running()[0].phase == "streaming" and log.running()[0].output_tokens_estimate)
         (running,) = log.running()
         self.assertEqual((1, "chat", True), (running.facts.number, running.facts.api, running.facts.stream))

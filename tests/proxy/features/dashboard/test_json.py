@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.features.dashboard.service import AdminService
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from deepseek_cursor_proxy.features.usage import admin as usage
 from deepseek_cursor_proxy.features.usage import feature
 from deepseek_cursor_proxy.features.usage.feature import Usage
@@ -261,7 +262,7 @@ class LedgerTest(AdminCase):
 
     def test_requests_that_left_the_memory_are_found_once_in_the_ledger(self) -> None:
         proxy, admin = self.proxy_with(self.folder / "store.sqlite3")
-        log = proxy.server.services().request_log
+        log = proxy.server.services().get(RequestLog)
         log._most_records = 3
         for _ in range(8):
             self.round_trip(proxy, chat_body())

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from deepseek_cursor_proxy.features.response_cache.feature import ResponseCache
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure, Raw, Search, web_tools
@@ -424,7 +425,7 @@ class TestReports(CacheTestCase, AdminCase):
         with self.assertLogs(CONSOLE, logging.INFO) as log:
             self.ask(proxy, CHAT)
             self.ask(proxy, CHAT, stream=True)
-            rows = proxy.server.services().request_log
+            rows = proxy.server.services().get(RequestLog)
             wait_until(lambda: len(rows.ended()) == 2)
         hit, miss = rows.ended()
         self.assertEqual((True, False), (hit.is_cached, miss.is_cached))

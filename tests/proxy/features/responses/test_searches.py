@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from tests.fake_deepseek import Answer, Call, Citation, FakeDeepSeek, Search, prompt
 from tests.proxy.features.responses.test_background import BackgroundTestCase
 from tests.support.harness import PATIENCE, read_until
@@ -219,7 +220,7 @@ class TestAnswers(SearchCase):
         self.fake.answer(FIRST, SECOND, THIRD)
         for _ in range(3):
             self.complete(self.running, "Rain?", tools=TOOLS)
-        records = self.running.server.services().request_log.ended()
+        records = self.running.server.services().get(RequestLog).ended()
         self.assertEqual({1, 2, 0}, {record.tokens.searches for record in records if record.tokens is not None})
 
     def test_sources_may_be_included(self) -> None:

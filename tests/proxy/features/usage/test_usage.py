@@ -17,6 +17,7 @@ from unittest import mock
 from deepseek_cursor_proxy import cli
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.features.dashboard.service import AdminService
+from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from deepseek_cursor_proxy.features.usage.feature import Usage
 from deepseek_cursor_proxy.features.usage.ledger import WaitingRequests
 from deepseek_cursor_proxy.proxy import ADMIN_ROUTES
@@ -206,7 +207,7 @@ class TestUsage(UsageTestCase):
         proxy = self.with_file()
         self.round_trip(proxy, chat_body())
         self.round_trip(proxy, chat_body(n=3))
-        one, three = reversed(proxy.server.services().request_log.ended())
+        one, three = reversed(proxy.server.services().get(RequestLog).ended())
         assert one.cost is not None
         assert three.cost is not None
         assert one.tokens is not None

@@ -6,9 +6,9 @@ from typing import Any
 from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.features.dashboard.metrics import Histogram, Metric, Statistics, render
+from deepseek_cursor_proxy.features.request_log.feature import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.features.usage.ledger import _row, sum_by_day
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
-from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
 
 
 def record(model: str = "m", result: Result = Result.COMPLETED, **more: Any) -> RequestRecord:

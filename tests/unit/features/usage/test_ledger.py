@@ -9,10 +9,10 @@ from unittest import mock
 
 from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.features.request_log.feature import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.features.usage import ledger
 from deepseek_cursor_proxy.features.usage.ledger import DaySums, UsageLedger, UsageRow, add_sums, day_of
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
-from deepseek_cursor_proxy.observers.request_log import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.storage.database import Database
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import wait_until

@@ -7,6 +7,13 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.deepseek.usage import read_usage
+from deepseek_cursor_proxy.features.request_log.feature import (
+    RequestLog,
+    RequestRecord,
+    TurnCounts,
+    TurnMark,
+    make_record,
+)
 from deepseek_cursor_proxy.observers.events import (
     COMPLETED,
     End,
@@ -18,7 +25,6 @@ from deepseek_cursor_proxy.observers.events import (
     Result,
     Timing,
 )
-from deepseek_cursor_proxy.observers.request_log import RequestLog, RequestRecord, TurnCounts, TurnMark, make_record
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
 from tests.support.histories import user
@@ -98,7 +104,7 @@ class TestRequestLog(unittest.TestCase):
 
         log.subscribe(fail)
         log.subscribe(ended.append)
-        with self.assertLogs("deepseek_cursor_proxy.observers.request_log", logging.WARNING) as logs:
+        with self.assertLogs("deepseek_cursor_proxy.features.request_log.feature", logging.WARNING) as logs:
             log.begin(Received(7, REQUEST, {}, 10, "key", lambda: Progress(facts(7), 0.0)))
             log.end(finished(7))
         self.assertEqual([7], [each.number for each in ended])

@@ -20,6 +20,8 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.deepseek.usage import Tokens
+from deepseek_cursor_proxy.exchange.feature import Feature
+from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.reasoning.restore import Source, Turn
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts as TurnCounts
@@ -129,8 +131,10 @@ class RequestRecord(NamedTuple):
 EndListener = Callable[[RequestRecord], None]
 
 
-class RequestLog:
+class RequestLog(Feature):
     """An observer, called by any thread and read by any. The lock protects all fields."""
+
+    name = "request_log"
 
     def __init__(self, most_records: int = _MOST_RECORDS) -> None:
         # Numbers of requests begin anew with every start; this tells one run from all others.
@@ -142,10 +146,10 @@ class RequestLog:
         self._unknown: dict[int, None] = {}
         self._most_records = most_records
         self._end_listeners: tuple[EndListener, ...] = ()
-        self.handlers: events.Handlers = {
-            events.Received: self.begin,
-            **dict.fromkeys((events.Finished, events.Refused, events.PassedThrough), self.end),
-        }
+
+    def handlers(self) -> events.Handlers:
+        ends = dict.fromkeys((events.Finished, events.Refused, events.PassedThrough), self.end)
+        return {events.Received: self.begin, **ends}
 
     def begin(self, event: events.Received) -> None:
         with self._lock:
@@ -277,3 +281,7 @@ def _safe_name(name: str) -> str:
 def _short_name(name: str) -> str:
     # Nearly every request has the names of the last one.
     return safe_text(name, _NAME_LENGTH)
+
+
+def open(services: Services) -> Services:
+    return services.add(RequestLog())

@@ -1,0 +1,1 @@
+"""The log of requests: those in flight, and the last thousand that ended, without their texts; in memory."""
