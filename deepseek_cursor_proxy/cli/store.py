@@ -77,7 +77,7 @@ def check_engine(config: ProxyConfig) -> None:
     given_secret(config.secret_file)
     if config.store is not None and proxy.has("redis"):
         # Imported late: most proxies have no engine.
-        from deepseek_cursor_proxy.features.redis.address import RedisAddress
+        from deepseek_cursor_proxy.features.redis.connection import RedisAddress
 
         RedisAddress.parse(config.store)
 

@@ -35,7 +35,7 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
     store = "in memory, until the proxy stops" if is_in_memory else str(config.reasoning_content_path)
     if config.store and proxy.has("redis"):
         # Imported late: most proxies share nothing.
-        from deepseek_cursor_proxy.features.redis.address import RedisAddress
+        from deepseek_cursor_proxy.features.redis.connection import RedisAddress
 
         store += f", shared on {RedisAddress.parse(config.store)}"
     # public_hosts names a tunnel that we did not open.

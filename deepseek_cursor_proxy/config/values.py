@@ -48,7 +48,7 @@ class StoreUrl(str):
 
 
 def store_url(key: str, value: Any, origin: str) -> StoreUrl:
-    """Check the scheme of an engine's URL; `features/redis/address` parses the rest."""
+    """Check the scheme of an engine's URL; `features/redis/connection` parses the rest."""
     url = StoreUrl(value)
     if url.partition("://")[0] not in ("redis", "rediss", "valkey", "valkeys"):
         raise refusal(key, url.toml(), "is not a URL such as redis://user:password@host:6379/0", origin)

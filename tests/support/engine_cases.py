@@ -6,9 +6,8 @@ A subclass starts the server and sets `url`. The server is empty, and it is the 
 import threading
 import unittest
 
-from deepseek_cursor_proxy.features.redis.address import RedisAddress
 from deepseek_cursor_proxy.features.redis.client import RedisClient, Script, ScriptCall
-from deepseek_cursor_proxy.features.redis.connection import Reply, ReplyError
+from deepseek_cursor_proxy.features.redis.connection import RedisAddress, Reply, ReplyError
 from tests.support.resp_commands import Call, register_twin
 from tests.support.threads import run_at_once
 

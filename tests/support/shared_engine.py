@@ -10,8 +10,7 @@ from unittest import mock
 
 import tests.support.shared_scripts  # noqa: F401  (registers the twins of the scripts)
 from deepseek_cursor_proxy.features.redis import client
-from deepseek_cursor_proxy.features.redis.reasonings import SharedReasonings
-from deepseek_cursor_proxy.features.redis.state import SharedState
+from deepseek_cursor_proxy.features.redis.state import SharedReasonings, SharedState
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.polling import wait_until
 from tests.support.resp_server import RespServer

@@ -1,8 +1,8 @@
 """What several proxies share on Redis or Valkey.
 
-address, connection, client    a client for Redis and Valkey
-state                          SharedState: the connection, what is sealed, the backlog
-reasonings                     SharedReasonings; other features have a `shared` of their own
-scripts                        the Lua scripts
-doctor                         the check of `doctor`
+connection, client    a client for Redis and Valkey
+state                 SharedState: the connection, what is sealed, the backlog; SharedReasonings
+                      (other features have a `shared` of their own)
+scripts               the Lua scripts
+doctor                the check of `doctor`
 """

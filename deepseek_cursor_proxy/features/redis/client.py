@@ -25,11 +25,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.features.redis.address import Node, RedisAddress
 from deepseek_cursor_proxy.features.redis.connection import (
     Command,
     Connection,
     Dialer,
+    Node,
+    RedisAddress,
     RedisRefused,
     RedisUnavailable,
     Reply,

@@ -15,9 +15,8 @@ _POLICIES = ("noeviction", "volatile-lru", "volatile-lfu", "volatile-ttl", "vola
 
 def check(subject: Subject) -> list[Finding]:
     # Imported late: most proxies have no engine.
-    from deepseek_cursor_proxy.features.redis.address import RedisAddress
     from deepseek_cursor_proxy.features.redis.client import RedisClient
-    from deepseek_cursor_proxy.features.redis.connection import RedisUnavailable
+    from deepseek_cursor_proxy.features.redis.connection import RedisAddress, RedisUnavailable
     from deepseek_cursor_proxy.features.redis.state import is_shared_with, read_info, version_of
 
     config = subject.config

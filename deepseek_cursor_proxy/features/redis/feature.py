@@ -38,8 +38,7 @@ def open(services: Services) -> Services:
     if config.store is None:
         return services
     # Imported late: most proxies share nothing.
-    from deepseek_cursor_proxy.features.redis.reasonings import SharedReasonings
-    from deepseek_cursor_proxy.features.redis.state import SharedState
+    from deepseek_cursor_proxy.features.redis.state import SharedReasonings, SharedState
 
     state = SharedState(config.store, services.secret.read(), reasonings.database)
     reasonings.share(SharedReasonings(state, config.reasoning_cache_max_age_seconds))

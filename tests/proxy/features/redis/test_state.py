@@ -9,9 +9,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.features.redis import client, state
-from deepseek_cursor_proxy.features.redis.address import RedisAddress
 from deepseek_cursor_proxy.features.redis.client import RedisClient
-from deepseek_cursor_proxy.features.redis.connection import RedisUnavailable
+from deepseek_cursor_proxy.features.redis.connection import RedisAddress, RedisUnavailable
 from deepseek_cursor_proxy.features.redis.state import SharedState
 from tests.support.polling import wait_until
 from tests.support.resp_commands import CommandError

@@ -2,7 +2,7 @@ import unittest
 from pathlib import Path
 
 from deepseek_cursor_proxy.errors import StartupError
-from deepseek_cursor_proxy.features.redis.address import Node, RedisAddress
+from deepseek_cursor_proxy.features.redis.connection import Node, RedisAddress
 
 _CERTIFICATE = Path(__file__).parents[3] / "wire" / "tls_test_only_certificate.pem"
 

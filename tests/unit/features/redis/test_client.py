@@ -1,8 +1,7 @@
 import unittest
 
-from deepseek_cursor_proxy.features.redis.address import Node
 from deepseek_cursor_proxy.features.redis.client import Redirection, _owners, key_of, redirection, slot_of
-from deepseek_cursor_proxy.features.redis.connection import RedisRefused, ReplyError
+from deepseek_cursor_proxy.features.redis.connection import Node, RedisRefused, ReplyError
 
 
 class TestSlots(unittest.TestCase):
