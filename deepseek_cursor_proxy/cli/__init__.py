@@ -6,7 +6,7 @@ command that looks at something creates no file.
 
     commands          the table of commands: flags, and what they run
     parser            the parser of that table; the settings as flags, and the configuration that follows
-    serve, signals    the running proxy and its signals; the text at its start (welcome)
+    serve, signals    the running proxy, the text at its start, its signals
     running           finds the proxies that run, and asks them
     store             counts or deletes stored reasoning and responses
     access_key        creates a key for a client, or prints the digest of one

@@ -2,23 +2,36 @@
 
 All checks run at once, each on a thread of its own. One that takes too long, or that fails itself, is a finding like
 any other, so it never hides the rest. Findings come in the order of the table.
+
+With --report the page has nothing private, so that it can be pasted into an issue: no key, no user, no name or address
+of a network. Only what is known to be public is left: words that stand in our own program or in messages of the system,
+numbers, and names of settings in quotes. A name or secret of the user is none of these, wherever it came from; should
+the name of the user or the machine be such a word, it goes as well.
 """
 
 import argparse
+import contextlib
+import errno
+import ipaddress
 import os
+import re
+import socket
+import ssl
 import sys
 import threading
 import time
+from calendar import month_abbr
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import CodeType
 from typing import Any
 
 from deepseek_cursor_proxy import __version__, proxy
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.doctor import privacy, this_machine, upstreams
+from deepseek_cursor_proxy.cli.doctor import this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import (
     Finding,
     Level,
@@ -33,6 +46,7 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
 from deepseek_cursor_proxy.cli.parser import config_path, given_settings, program_name
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.redaction import safe_text
@@ -159,8 +173,8 @@ class _Printer:
         self._is_ascii = not can_show_signs(sys.stdout.encoding)
         self._is_colourful = self._is_terminal and has_colours() and not os.environ.get("NO_COLOR")
         typed = subject.key.key if subject.key is not None else None
-        self._hide_keys = privacy.hide_keys(subject, (subject.admin.key, typed))
-        self._privacy = privacy.Privacy() if is_report else None
+        self._hide_keys = hide_keys(subject, (subject.admin.key, typed))
+        self._privacy = Privacy() if is_report else None
         print(f"```text\ndeepseek-cursor-proxy {__version__}" if is_report else _TITLE)
 
     def show(self, job: _Job) -> None:
@@ -179,7 +193,7 @@ class _Printer:
     def _clean(self, finding: Finding) -> Finding:
         text, remedy = (safe_text(self._hide_keys(part), 1000) for part in (finding.text, finding.remedy))
         if self._privacy is None:
-            return replace(finding, text=privacy.shorten_home(text), remedy=remedy)
+            return replace(finding, text=shorten_home(text), remedy=remedy)
         clean = self._privacy.clean
         return replace(finding, name=clean(finding.name), text=clean(text), remedy=clean(remedy))
 
@@ -211,3 +225,95 @@ def lines(finding: Finding, *, is_ascii: bool = False, is_colourful: bool = Fals
     yield f"{sign} {name} {finding.text}"
     if finding.remedy:
         yield f"{' ' * (3 + len(name))}{arrow} {finding.remedy}"
+
+
+# The report …
+
+# Shorter words stand in many others.
+_SHORTEST_NAME = 3
+# What is shorter is no key, and stands in many words.
+_SHORTEST_KEY = 6
+_USER_VARIABLES = ("USER", "LOGNAME", "USERNAME")
+_ADDRESS = re.compile(r"(?<![\w.])[0-9A-Fa-f]*[:.][0-9A-Fa-f:.]*[0-9A-Fa-f](?![\w])")
+_AMOUNT = re.compile(r"\b\d[\d.,]* (?=[A-Z]{3}\b)")
+_QUOTED = re.compile(r"(?<!\w)([\"'])(.*?)\1(?!\w)")
+_WORD = re.compile(r"[^\s./\\\"'`()<>\[\]{},;:=|…]+")
+_NUMBER = re.compile(r"\d{1,7}(?:-\d{1,7})*%?")
+_PACKAGE = __name__.partition(".")[0]
+_SETTING_NAMES = frozenset(setting.key for setting in DECLARATIONS)
+
+
+class Privacy:
+    """Replaces every word of a text that is not known to be public."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        machine = socket.gethostname()
+        users = [environment.get(name, "") for name in _USER_VARIABLES]
+        names = (*users, os.path.basename(os.path.expanduser("~")), machine, machine.partition(".")[0])
+        private = {name.lower() for name in names if len(name) >= _SHORTEST_NAME} - {"localhost"}
+        self._public = _public_words() - private
+
+    def clean(self, text: str) -> str:
+        text = _AMOUNT.sub("… ", _ADDRESS.sub(_hide_address, shorten_home(text)))
+        text = _QUOTED.sub(lambda found: found[0] if found[2] in _SETTING_NAMES else f"{found[1]}…{found[1]}", text)
+        return _WORD.sub(lambda found: found[0] if self._is_public(found[0]) else "…", text)
+
+    def _is_public(self, word: str) -> bool:
+        word = word.strip("-~*!?").lower()
+        return not word or word in self._public or _NUMBER.fullmatch(word) is not None
+
+
+def _public_words() -> frozenset[str]:
+    """The words in the texts of our own modules, as far as they are loaded, of the TOML parser and of the system."""
+    texts = [os.strerror(code) for code in errno.errorcode]
+    texts += [*month_abbr, ssl.OPENSSL_VERSION, this_machine.SYSTEM, __version__]
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in (_PACKAGE, "tomllib"):
+            # A loader without code, or files that are gone: fewer words are known then.
+            with contextlib.suppress(AttributeError, ImportError, OSError):
+                texts += _texts(module.__spec__.loader.get_code(name))  # type: ignore[union-attr]
+    return frozenset(word.strip("-~*!?").lower() for text in texts for word in _WORD.findall(text))
+
+
+def _texts(code: CodeType | None) -> Iterator[str]:
+    """The string constants of a module and of all that it defines."""
+    for constant in code.co_consts if code is not None else ():
+        if isinstance(constant, CodeType):
+            yield from _texts(constant)
+        elif isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, tuple):
+            yield from (text for text in constant if isinstance(text, str))
+
+
+def _hide_address(found: re.Match[str]) -> str:
+    text = found[0]
+    host = text.partition(":")[0] if text.count(":") == 1 else text
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if not address.is_loopback and not address.is_unspecified:
+            return text.replace(host, "…")
+    return text
+
+
+def shorten_home(text: str) -> str:
+    """Paths in the home directory begin with ~, as people know them."""
+    home = os.path.expanduser("~")
+    if len(home) < _SHORTEST_NAME:
+        return text
+    return re.sub(re.escape(home) + r"(?![\w.-])", "~", text, flags=re.IGNORECASE if os.name == "nt" else 0)
+
+
+def hide_keys(subject: Subject, more: Iterable[str | None]) -> Callable[[str], str]:
+    """A function that takes every known key out of a text."""
+    names = {HELD_KEY, *(name for table in subject.config.upstreams.values() for name in table.key_env)}
+    values = {part.strip() for name in names for part in subject.environment.get(name, "").split(",")}
+    values |= {key for key in more if key}
+    found = sorted((key for key in values if len(key) >= _SHORTEST_KEY), key=len, reverse=True)
+
+    def hide(text: str) -> str:
+        for key in found:
+            text = text.replace(key, "***")
+        return text
+
+    return hide

@@ -12,13 +12,12 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.access import HELD_KEY
-from deepseek_cursor_proxy.cli.doctor.balance import BALANCE_PATH, Account, read_account
 from deepseek_cursor_proxy.cli.doctor.subject import Finding, NamedKey, Subject, failed, good, skipped, warning
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.upstreams import serving
 from deepseek_cursor_proxy.deepseek import hosts, model_names, model_resolver
-from deepseek_cursor_proxy.errors import ProxyError, UpstreamTimeout
+from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
@@ -122,6 +121,40 @@ def _from_table(name: str, subject: Subject, own: Mapping[str, Any]) -> CheckedU
         keys += found
         empty += [] if found else [variable]
     return upstream._replace(keys=tuple(keys[:_MOST_KEYS]), empty_variables=tuple(empty))
+
+
+# The balance of an account at DeepSeek: the answer of `GET /user/balance`, checked …
+
+BALANCE_PATH = "/user/balance"
+_MOST_CURRENCIES = 10
+
+
+class Balance(NamedTuple):
+    """An amount in one currency, and of it what was granted and what was paid in; DeepSeek writes them as text."""
+
+    currency: str
+    total: str
+    granted: str
+    topped_up: str
+
+
+class Account(NamedTuple):
+    """Whether it can be used for calls, and its balances."""
+
+    is_available: bool
+    balances: tuple[Balance, ...]
+
+
+def read_account(body: Mapping[str, Any]) -> Account:
+    """Parse an answer of `GET /user/balance`. Raises UpstreamFailed if it is not DeepSeek's."""
+    infos = [as_object(info) for info in as_list(body.get("balance_infos"))][:_MOST_CURRENCIES]
+    if not isinstance(body.get("is_available"), bool) or "balance_infos" not in body:
+        raise UpstreamFailed(
+            "The answer has no balance_infos; only DeepSeek's own API has a balance. Check --base-url."
+        )
+    names = ("currency", "total_balance", "granted_balance", "topped_up_balance")
+    balances = [Balance(*(safe_text(info.get(name, "?"), 30) for name in names)) for info in infos]
+    return Account(body["is_available"], tuple(balances))
 
 
 # The check …

@@ -17,7 +17,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions, running
-from deepseek_cursor_proxy.cli.doctor.balance import BALANCE_PATH, read_account
+from deepseek_cursor_proxy.cli.doctor.upstreams import BALANCE_PATH, read_account
 from deepseek_cursor_proxy.cli.parser import load
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable

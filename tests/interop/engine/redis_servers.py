@@ -16,8 +16,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from deepseek_cursor_proxy.features.redis.connection import Node, RedisAddress
-from deepseek_cursor_proxy.features.redis.connection import Dialer, RedisUnavailable, Reply
+from deepseek_cursor_proxy.features.redis.connection import Dialer, Node, RedisAddress, RedisUnavailable, Reply
 from deepseek_cursor_proxy.net.wait import Deadline
 from tests.interop import debian
 from tests.support.polling import wait_until

@@ -15,7 +15,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
 from deepseek_cursor_proxy.cli import doctor_command
-from deepseek_cursor_proxy.cli.doctor import privacy, this_machine, upstreams
+from deepseek_cursor_proxy.cli.doctor import this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import good
 from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.features.dashboard import stats
@@ -498,7 +498,9 @@ class ReportTest(DoctorCase):
         # It is to point here, which is a remedy with the host.
         self.enterContext(mock.patch("shutil.which", {"codex": "/bin/codex"}.get))
         # The same for all reports, and slow to find.
-        self.enterContext(mock.patch.object(privacy, "_public_words", return_value=privacy._public_words()))
+        self.enterContext(
+            mock.patch.object(doctor_command, "_public_words", return_value=doctor_command._public_words())
+        )
         home = self.folder / plant
         self.directory = home / ".deepseek-cursor-proxy"
         self.directory.mkdir(parents=True)

@@ -12,8 +12,8 @@ from unittest import mock
 
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import Access
+from deepseek_cursor_proxy.cli.serve import Addresses, welcome_text
 from deepseek_cursor_proxy.cli.store import open_store
-from deepseek_cursor_proxy.cli.welcome import Addresses, welcome_text
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore

@@ -3,7 +3,7 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.cli.doctor.balance import Account, Balance, read_account
+from deepseek_cursor_proxy.cli.doctor.upstreams import Account, Balance, read_account
 from deepseek_cursor_proxy.errors import UpstreamFailed
 
 INFO = {"currency": "CNY", "total_balance": "110.00", "granted_balance": "10.00", "topped_up_balance": "100.00"}

@@ -4,7 +4,7 @@ import unittest
 from pathlib import Path
 
 from deepseek_cursor_proxy.access import Access
-from deepseek_cursor_proxy.cli.welcome import Addresses, welcome_text
+from deepseek_cursor_proxy.cli.serve import Addresses, welcome_text
 from deepseek_cursor_proxy.config import ProxyConfig
 
 
