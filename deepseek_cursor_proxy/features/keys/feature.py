@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.features.keys.limits import Admission, Limiter
-    from deepseek_cursor_proxy.features.keys.store import LimitStore
+    from deepseek_cursor_proxy.features.keys.shared import SharedLimits
 
 # Less than the longest answer of any model of DeepSeek's, and more than most answers.
 _UNKNOWN_ANSWER = 4096
@@ -42,7 +42,7 @@ class Keys(Feature):
         # None as long as no key has a name; then it stays.
         self.limiter: Limiter | None = None
         # On the engine, if several proxies share one.
-        self._shared_store: LimitStore | None = None
+        self._shared_store: SharedLimits | None = None
 
     def share(self, shared: Any) -> None:
         from deepseek_cursor_proxy.features.keys.shared import SharedLimits

@@ -3,7 +3,7 @@
     admit     before the upstream is called, reserve what the request may use; raises OverLimit or OverBudget
     end       when it is over, replace the reservation by what it did use
 
-A Limiter has no figures of its own: a LimitStore has them, for all processes that share it. A
+A Limiter has no figures of its own: its store has them, for all processes that share it. A
 reservation is a lease, renewed by a thread while its request runs. Minutes, days and months are those of UTC; a request
 counts in the period in which it was admitted, however long it takes.
 
@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain, starmap
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from deepseek_cursor_proxy.config.named_keys import KeyGroup, Limits, NamedKey, format_moment
 from deepseek_cursor_proxy.conversation import Message
@@ -34,7 +34,6 @@ from deepseek_cursor_proxy.features.keys.store import (
     LEASE_SECONDS,
     Counter,
     Hold,
-    LimitStore,
     LimitTables,
     Refusal,
     Spent,
@@ -44,6 +43,9 @@ from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.observers.events import Finished, PassedThrough, Result, Terminal
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Unusable
+
+if TYPE_CHECKING:
+    from deepseek_cursor_proxy.features.keys.shared import SharedLimits
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +131,7 @@ def _characters(message: Message) -> int:
 class Limiter:
     """Called by any thread. `_lock` protects all fields below it."""
 
-    def __init__(self, store: LimitStore, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: "LimitTables | SharedLimits", now: Callable[[], float] = time.time) -> None:
         self._store = store
         self._now = now
         self._task = BackgroundTask(self._renew, "key-limits")

@@ -1,4 +1,4 @@
-"""SharedLimits: the limits of keys and groups on the engine, as a LimitStore.
+"""SharedLimits: the limits of keys and groups on the engine.
 
 Every call is one script. All counters have one hash tag, because a request reserves of its key and of its group in one
 step. What was spent also goes to the backlog if the engine does not answer, so that it counts although this process

@@ -9,13 +9,13 @@ requests, tokens, billionths of a dollar. A period is named by the Unix time at 
 A reservation is a lease. It ends with `settle`, or LEASE_SECONDS after the last `reserve` or `renew`: what a killed
 process has reserved is free again.
 
-LimitStore has two sides, LimitTables here and SharedLimits in `shared`. Every call is one atomic step, however many
-processes share the file or the engine, and raises Unusable while that cannot be used.
+LimitTables, here, has them in the file; SharedLimits, in `shared`, on the engine, with the same methods. Every call is
+one atomic step, however many processes share the file or the engine, and raises Unusable while that cannot be used.
 """
 
 import sqlite3
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.storage.database import Database, Transaction
 
@@ -84,25 +84,6 @@ class Refusal(NamedTuple):
     used: Used
 
 
-class LimitStore(Protocol):
-    def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
-        """Reserve all holds, or none and return the reason. A request that has its holds already keeps them."""
-        ...
-
-    def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
-        """End the request's reservation and add what it spent, even if the reservation has expired.
-
-        Returns what each counter has spent now; None if the request was settled before, which then changes nothing.
-        """
-        ...
-
-    def renew(self, request_ids: Sequence[str], now: float) -> None:
-        """Extend the leases of running requests; a reservation that has expired stays so."""
-        ...
-
-    def usage(self, counters: Sequence[Counter], now: float) -> Sequence[Used]: ...
-
-
 # A request may be settled long after the period in which it was admitted.
 _COUNTER_SECONDS = 3600.0
 _SECONDS_BETWEEN_PRUNINGS = 60.0
@@ -143,6 +124,7 @@ class LimitTables:
         return self._database.transaction(despite_fault=True, wait=_LOCK_SECONDS)
 
     def reserve(self, request_id: str, holds: Sequence[Hold], now: float) -> Refusal | None:
+        """Reserve all holds, or none and return the reason. A request that has its holds already keeps them."""
         with self._transaction() as connection:
             if connection.execute(_IS_HELD, (request_id, now)).fetchone() is not None:
                 return None
@@ -155,6 +137,10 @@ class LimitTables:
             return None
 
     def settle(self, request_id: str, spent: Sequence[Spent], now: float) -> Sequence[int] | None:
+        """End the request's reservation and add what it spent, even if the reservation has expired.
+
+        Returns what each counter has spent now; None if the request was settled before, which then changes nothing.
+        """
         with self._transaction() as connection:
             added = connection.execute("INSERT OR IGNORE INTO settled_requests VALUES (?, ?)", (request_id, now))
             if not added.rowcount:
@@ -167,6 +153,7 @@ class LimitTables:
             return totals
 
     def renew(self, request_ids: Sequence[str], now: float) -> None:
+        """Extend the leases of running requests; a reservation that has expired stays so."""
         with self._transaction() as connection:
             connection.executemany(
                 "UPDATE limit_holds SET expires_at = ? WHERE request = ? AND expires_at > ?",
