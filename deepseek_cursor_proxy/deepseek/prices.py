@@ -169,7 +169,7 @@ class PriceList:
 
     def _find_price(self, model: str, hour: float, is_deepseek: bool) -> Price | None:
         """The price in an hour, counted since 1970."""
-        moment = _moment(hour * 3600)
+        moment = datetime.fromtimestamp(hour * 3600, UTC)
         is_at_peak = is_peak(moment, self._holidays)
         step = find_step(model, self.currency, moment) if is_deepseek else None
         built_in = None if step is None else step.peak if is_at_peak else step.off_peak
@@ -215,11 +215,3 @@ def format_amount(amount: float, currency: str, digits: int = 2) -> str:
     """An amount of money: `¥12.35`, `<$0.01`. A sum has 2 digits and one request 4, as in the dashboard."""
     symbol, least = _SYMBOLS.get(currency, f"{currency} "), 10**-digits
     return f"<{symbol}{least}" if 0 < amount < least / 2 else f"{symbol}{amount:,.{digits}f}"
-
-
-def _moment(at: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(at, UTC)
-    except (OverflowError, ValueError, OSError):
-        # A clock that is set to nonsense.
-        return datetime.fromtimestamp(0, UTC)

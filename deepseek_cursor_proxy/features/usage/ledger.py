@@ -14,7 +14,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Unpack
 
@@ -240,11 +240,7 @@ _ADDED = {name: DaySums._field_defaults[name] for name in DaySums._fields if nam
 
 def day_of(moment: float) -> str:
     """The day of a Unix time on this machine's clock."""
-    try:
-        return datetime.fromtimestamp(moment).date().isoformat()
-    except (OverflowError, ValueError, OSError):
-        # A clock that is set to nonsense.
-        return date.min.isoformat()
+    return datetime.fromtimestamp(moment).date().isoformat()
 
 
 def _row(record: RequestRecord) -> UsageRow:

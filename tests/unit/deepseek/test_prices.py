@@ -108,11 +108,9 @@ class TestBuiltIn(unittest.TestCase):
         for model in ("gpt-5", "deepseek/deepseek-v4-pro", "", "DeepSeek-Flash", "deepseek-flash "):
             self.assertIsNone(amount(prices, model), model)
         self.assertIsNone(amount(prices, "deepseek-flash", is_deepseek=False))
-        # Before the table begins, and on a clock that is set to nonsense.
+        # Before the table begins.
         self.assertIsNone(amount(prices, "deepseek-flash", utc("2026-09-10T03:59:59")))
         self.assertIsNotNone(amount(prices, "deepseek-flash", utc("2026-09-10T04:00:00")))
-        for at in (-1e18, 0, 1e18, float("nan"), float("inf")):
-            self.assertIsNone(prices.cost("deepseek-flash", MILLION, at))
 
     def test_searches_are_billed_since_november_in_beijing(self) -> None:
         tokens = Tokens(0, 0, 0, searches=1000)

@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.features.request_log.feature import RequestRecord, TurnCounts
 from deepseek_cursor_proxy.features.usage import ledger
-from deepseek_cursor_proxy.features.usage.ledger import DaySums, UsageLedger, UsageRow, add_sums, day_of
+from deepseek_cursor_proxy.features.usage.ledger import DaySums, UsageLedger, UsageRow, add_sums
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 from deepseek_cursor_proxy.storage.database import Database
 from tests.support.databases import StoreFileTestCase
@@ -161,10 +161,6 @@ class TestBounds(LedgerTestCase):
             opened.prune()
         self.assertEqual([8], [row.number for row in self.rows()])
         self.assertEqual(9, self.all_sums().requests)
-
-    def test_a_clock_without_sense_has_a_day_all_the_same(self) -> None:
-        for now in (1e18, -1e18):
-            self.assertEqual("0001-01-01", day_of(now))
 
 
 class TestFaults(LedgerTestCase):
