@@ -30,13 +30,13 @@ still finds those.
 
 import operator
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from deepseek_cursor_proxy.conversation import size_of
 from deepseek_cursor_proxy.json_codec import MAX_JSON_VALUES, check_depth, count_value_starts, decode_json_object, scan
 
 Item = TypeVar("Item")
@@ -242,7 +242,7 @@ def json_size(value: Any) -> int:
     size, left = 0, [value]
     while left:
         inner = left.pop()
-        size += size_of(inner)
+        size += sys.getsizeof(inner)
         if isinstance(inner, dict):
             left += inner.keys()
             left += inner.values()

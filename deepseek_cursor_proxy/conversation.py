@@ -18,7 +18,7 @@ chat_memory.
 import json
 import marshal
 import sys
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -31,15 +31,6 @@ Value = TypeVar("Value")
 _MARSHAL_VERSION = 2
 # A value takes some five times its bytes in memory. A generation has room for sixteen agents with 40 tools each.
 _MOST_BYTES_MARSHALED = 12 * 1024 * 1024
-
-
-def guess_size(value: object) -> int:
-    """About how many bytes a value takes without the objects it holds; for text the maximum."""
-    return 80 + (4 * len(value) if isinstance(value, Sized) else 0)
-
-
-# PyPy has sys.getsizeof(), which always raises there.
-size_of: Callable[[object], int] = guess_size if sys.implementation.name == "pypy" else sys.getsizeof
 
 
 class Memo(Generic[Key, Value]):
@@ -116,7 +107,7 @@ class Message(NamedTuple):
     @property
     def byte_size(self) -> int:
         """About how many bytes it takes."""
-        size = _BYTES_PER_MESSAGE + size_of(self.content) + len(self.reasoning or "") + len(self.details or "")
+        size = _BYTES_PER_MESSAGE + sys.getsizeof(self.content) + len(self.reasoning or "") + len(self.details or "")
         size += len(self.server_items or "")
         if not isinstance(self.content, str):
             size += sum(len(repr(part)) for part in self.content)

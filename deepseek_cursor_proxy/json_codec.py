@@ -285,10 +285,7 @@ def _make_encoder(*, ensure_ascii: bool) -> Callable[[Any, int], Iterable[str]]:
     It looks for no cycles, which decoded JSON has not: its memory for them would be shared by all threads.
     """
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, allow_nan=False, separators=(",", ":"))
-    make: Callable[..., Callable[[Any, int], Iterable[str]]] | None = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        # Another Python than CPython.
-        return lambda value, _: (encoder.encode(value),)
+    make: Callable[..., Callable[[Any, int], Iterable[str]]] = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     encode_string = json.encoder.encode_basestring_ascii if ensure_ascii else json.encoder.encode_basestring
     indent, sort_keys, skip_keys, allow_nan = None, False, False, False
     return make(None, encoder.default, encode_string, indent, ":", ",", sort_keys, skip_keys, allow_nan)
