@@ -228,11 +228,6 @@ def _everything(history: identity.History) -> object:
 
 
 SHOWN = COLLAPSIBLE.opening + "thought" + COLLAPSIBLE.closing
-MESSAGES = (
-    system("s"), user("hi \ud800 …"), Message("user", ({"type": "text", "text": "parts"},)),
-    assistant(SHOWN + " done\n", ("call_1", "read", '{"b": 1.0, "a": [1e3]}'), ("call_2", "say", "free text")),
-    result("call_1"), Message("user", "hi", name="me"),
-)  # fmt: skip
 
 
 class TestMessageDigest(unittest.TestCase):

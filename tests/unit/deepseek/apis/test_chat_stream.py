@@ -1,4 +1,4 @@
-"""However a stream is cut into pieces, and with or without templates, it says the same."""
+"""Streams of chats in pieces of any size: templates read as the parser does; <think> tags; whole answers of streams."""
 
 import json
 import random
@@ -8,15 +8,136 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.api.reply import write_events
-from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Reply
-from deepseek_cursor_proxy.deepseek.apis import chat_stream
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
+from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Reply, Run
+from deepseek_cursor_proxy.deepseek.apis import chat_api, chat_stream
+from deepseek_cursor_proxy.deepseek.apis.api import chat_api_for
+from deepseek_cursor_proxy.deepseek.apis.chat_stream import (
+    ChunkTemplate,
+    StreamReader,
+    ThinkSplitter,
+    join_stream,
+    split_run,
+)
+from deepseek_cursor_proxy.deepseek.hosts import UNKNOWN, ReasoningForm
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.display import show_reasoning
+from tests.support.chunks import written_chunk, written_completion
 from tests.support.width import width
-from tests.unit.deepseek.apis.test_repeated_chunks import TEXTS, chunk, event
+
+
+def chunk(delta: Any, **more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **more}
+    return {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+
+
+def data(value: Any, **options: Any) -> bytes:
+    return json.dumps(value, **{"ensure_ascii": False, "separators": (",", ":"), **options}).encode()
+
+
+def event(value: Any, **options: Any) -> bytes:
+    return b"data: %b\n\n" % data(value, **options)
+
+
+def cut(raw: bytes) -> ChunkTemplate | None:
+    delta = chat_api.chunk_delta(json.loads(raw))
+    return ChunkTemplate.derive(raw, delta)
+
+
+def template_of(value: Any, **options: Any) -> ChunkTemplate:
+    found = cut(data(value, **options))
+    assert found is not None
+    return found
+
+
+def read_run(template: ChunkTemplate | None, raw: bytes, at: int = 0) -> tuple[Delta, int]:
+    assert template is not None
+    run, end = template.read(raw, at)
+    assert run is not None
+    return run, end
+
+
+TEXTS = ["a", " b", 'say "hi"', "back\\slash", "\n\n\t", "Grüße 漢字 😀", "\u2028 \x7f"]
+TEXTS += ["{}[],:", "content", "=the text="]
+
+
+class TestRead(unittest.TestCase):
+    def test_a_template_reads_chunks_like_the_parser(self) -> None:
+        for make in (
+            lambda text: {"content": text},
+            lambda text: {"content": None, "reasoning_content": text},
+            lambda text: {"role": "assistant", "reasoning_content": text, "content": ""},
+            lambda text: {"content": text, "odd": {"content": ["content", {"content": "x"}]}},
+        ):
+            for options in ({}, {"separators": (", ", ": ")}):
+                with self.subTest(make("…"), **options):
+                    template = template_of(chunk(make("first")), **options)
+                    run, _ = read_run(template, b"".join(event(chunk(make(text)), **options) for text in TEXTS))
+                    parsed = [chat_api.chunk_delta(chunk(make(text))) for text in TEXTS]
+                    self.assertEqual(parsed, split_run(run))
+                    self.assertEqual("".join(TEXTS), run.text or run.reasoning)
+
+    def test_a_template_stops_at_a_chunk_that_does_not_fit(self) -> None:
+        template = template_of(chunk({"content": "x"}))
+        good = event(chunk({"content": "y"}))
+        for name, other in {
+            "another id": event({**chunk({"content": "y"}), "id": "2"}),
+            "an end": event(chunk({"content": "y"}, finish_reason="stop")),
+            "another field": event(chunk({"content": "y", "role": "assistant"})),
+            "reasoning": event(chunk({"reasoning_content": "y"})),
+            "nothing said": event(chunk({"content": ""})),
+            "no string": event(chunk({"content": None})),
+            "escapes that we would not write": event(chunk({"content": "ü"}), ensure_ascii=True),
+            "a control character": good.replace(b"y", b"\x01"),
+            "a cut escape": good.replace(b"y", b"y\\"),
+            "half an event": good[:-1],
+            "another line end": good.replace(b"\n", b"\r\n"),
+            "a second data line": good[:-1] + b"data: x\n\n",
+            "a comment": b": hello\n\n",
+            "the end": b"data: [DONE]\n\n",
+            "nothing": b"",
+        }.items():
+            with self.subTest(name):
+                run, at = read_run(template, b"?" + good + good + other, 1)
+                self.assertEqual(("yy", 1 + 2 * len(good)), (run.text, at))
+                self.assertEqual((None, 0), template.read(other, 0))
+
+    def test_a_template_leaves_invalid_utf8_to_the_parser_also_if_two_halves_fit(self) -> None:
+        template = template_of(chunk({"content": "x"}))
+        bad, *halves = (event(chunk({"content": "y"})).replace(b"y", each) for each in (b"\xff", b"\xc3", b"\xbc"))
+        for data in (bad, halves[0], halves[0] + halves[1]):
+            self.assertEqual((None, 0), template.read(data, 0))
+
+
+class TestTemplates(unittest.TestCase):
+    def test_a_chunk_with_more_than_one_text_makes_no_template(self) -> None:
+        call = {"index": 0, "function": {"arguments": "x"}}
+        for value in (
+            chunk({"content": "x"}, finish_reason="stop"),
+            chunk({"content": "x", "reasoning_content": "y"}),
+            chunk({"content": "", "reasoning_content": ""}),
+            chunk({"role": "assistant"}),
+            chunk({"content": "x", "tool_calls": [call]}),
+            {**chunk({"content": "x"}), "usage": {"total_tokens": 1}},
+        ):
+            self.assertIsNone(cut(data(value)), value)
+
+    def test_a_template_has_its_hole_exactly_at_the_text(self) -> None:
+        value = {"note": {"content": "decoy"}, "content": "decoy", **chunk({"content": "text"})}
+        self.assertEqual("other", read_run(template_of(value), event(value).replace(b"text", b"other"))[0].text)
+
+    def test_an_event_of_several_data_lines_makes_no_template(self) -> None:
+        self.assertIsNone(cut(json.dumps(chunk({"content": "x"}), indent=1).encode()))
+
+
+class TestRuns(unittest.TestCase):
+    def test_a_run_is_divided_into_its_chunks_again(self) -> None:
+        template = template_of(chunk({"reasoning_content": "x"}))
+        run = Delta(reasoning="yz", chunk={"choices": [{}]}, run=Run(template, [b"y", b"z"]))
+        chunks = [chunk({"reasoning_content": text}) for text in "yz"]
+        self.assertEqual(chunks, [each.chunk for each in split_run(run)])
+
 
 REQUEST = ChatRequest("gpt-5", "deepseek-v4-pro", (), stream=True)
 WORDS = [*TEXTS, "<details>", "</det", "ails>", "<", "\\", "think>", ""]
@@ -116,3 +237,124 @@ class TestStreamReader(unittest.TestCase):
         pieces = (b"data: " + b"x" * 1_000_000 for _ in range(20))
         parsed = next(parsed for parsed in map(reader.read, pieces) if parsed.is_over)
         self.assertIsInstance(parsed.problem, UpstreamFailed)
+
+
+def joined(*choices: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The completion that chunks with these choices become."""
+    chunks = [{"id": "1", "object": "chat.completion.chunk", **fields, "choices": [each]} for each in choices]
+    chunks.append({"id": "1", "choices": [], "usage": {"total_tokens": 3}})
+    data = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in chunks)
+
+    def batches() -> Batches:
+        yield [Heartbeat()]
+        yield StreamReader().read(data).batch
+
+    *waiting, last = join_stream(batches(), has_server_tools=False)
+    assert waiting == [[Heartbeat()], [Heartbeat()]]
+    assert isinstance(last, list)
+    (delta,) = last
+    assert isinstance(delta, Delta)
+    assert delta.chunk is not None
+    return dict(delta.chunk)
+
+
+def piece(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "finish_reason": finish_reason}
+
+
+class TestJoinedCompletions(unittest.TestCase):
+    def test_everything_is_added_up(self) -> None:
+        call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
+        more = {"index": 0, "function": {"arguments": "{}"}}
+        found = joined(
+            piece(role="assistant", reasoning_content="", content=None),
+            *(piece(reasoning_content=each) for each in ("Th", "in", "k")),
+            *(piece(content=each) for each in ("a", "b", "c", "d")),
+            piece(tool_calls=[call]),
+            piece(tool_calls=[more]),
+            piece("tool_calls"),
+            system_fingerprint="fp",
+        )
+        function = {"name": "f", "arguments": "{}"}
+        message = {
+            "role": "assistant",
+            "content": "abcd",
+            "reasoning_content": "Think",
+            "tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}],
+        }
+        self.assertEqual(
+            {
+                "id": "1",
+                "object": "chat.completion",
+                "system_fingerprint": "fp",
+                "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+                "usage": {"total_tokens": 3},
+            },
+            found,
+        )
+
+    def test_an_answer_without_thinking_has_no_reasoning(self) -> None:
+        message = joined(piece(content="a"), piece("stop"))["choices"][0]["message"]
+        self.assertEqual({"role": "assistant", "content": "a"}, message)
+
+    def test_log_probabilities_are_joined(self) -> None:
+        choices = [
+            {**piece(content=each), "logprobs": {"content": [{"token": each}], "reasoning_content": None}}
+            for each in ("a", "b")
+        ]
+        found = joined(*choices, {**piece("stop"), "logprobs": None})["choices"][0]["logprobs"]
+        self.assertEqual({"content": [{"token": "a"}, {"token": "b"}], "reasoning_content": None}, found)
+
+    def test_blocks_stay_blocks_with_the_text_between_them(self) -> None:
+        found, other = {"type": "search_result", "url": "u"}, {"type": "text", "text": "b"}
+        message = joined(piece(content="a"), piece(content=[found, other]), piece(content="c"), piece("stop"))
+        texts = [{"type": "text", "text": each} for each in ("a", "c")]
+        self.assertEqual([texts[0], found, other, texts[1]], message["choices"][0]["message"]["content"])
+
+
+# By content: the reasoning and the text in it.
+CONTENTS = {
+    "<think>r</think>\n\na": ("r", "a"), " \n<think>\nr\n</think>a": ("\nr\n", "a"), "<think></think>a": ("", "a"),
+    "<think>r": ("r", ""), "<think>r</thin": ("r</thin", ""), "<think>a < b </ c</think>d": ("a < b </ c", "d"),
+    "<think>r</think>a <think>b</think>": ("r", "a <think>b</think>"),
+    "a <think>b</think>": ("", "a <think>b</think>"), "<thinking>a": ("", "<thinking>a"), "<th": ("", "<th"),
+    "  a": ("", "  a"), "<think>r</think>  ": ("r", ""), "": ("", ""),
+}  # fmt: skip
+
+
+def read(*pieces: str) -> tuple[str | None, object]:
+    splitter, reply = ThinkSplitter(), Reply()
+    for at, piece in enumerate(pieces):
+        finish = "stop" if at == len(pieces) - 1 else None
+        chunk = {"choices": [{"delta": {"content": piece}, "finish_reason": finish}]}
+        delta = splitter.split(Delta(text=piece, finish_reason=finish, chunk=chunk))
+        fields = written_chunk(delta)["choices"][0]["delta"]
+        assert (fields.get("reasoning_content"), fields["content"]) == (delta.reasoning, delta.text), fields
+        reply.add(delta)
+    message = reply.message()
+    return message.reasoning, message.content
+
+
+class TestThinkSplitter(unittest.TestCase):
+    def test_a_leading_block_becomes_reasoning_however_it_is_cut(self) -> None:
+        for content, expected in CONTENTS.items():
+            with self.subTest(content):
+                self.assertEqual(expected, read(content))
+                self.assertEqual(expected, read(*content, ""))
+                for at in range(len(content)):
+                    self.assertEqual(expected, read(content[:at], content[at:]))
+
+    def test_a_whole_message_needs_no_finish_reason(self) -> None:
+        chunk = {"choices": [{"message": {"content": "<think>r</think>a"}}]}
+        delta = ThinkSplitter().split(Delta(text="<think>r</think>a", chunk=chunk), is_whole=True)
+        self.assertEqual(("r", "a"), (delta.reasoning, delta.text))
+
+    def test_the_completion_of_a_whole_message_has_its_reasoning(self) -> None:
+        host = UNKNOWN._replace(form=ReasoningForm.THINK)
+        message = {"role": "assistant", "content": "<think>r</think>a"}
+        (delta,) = chat_api_for(host).read_answer(
+            {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        )
+        # As a display that shows it in the text leaves it.
+        shown = written_completion(delta._replace(reasoning=None))["choices"][0]["message"]
+        self.assertEqual(("r", "a"), (shown["reasoning_content"], shown["content"]))

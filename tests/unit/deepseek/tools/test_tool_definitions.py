@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.deepseek.tools.tool_definitions import (
 from deepseek_cursor_proxy.features.web_search import responses_api
 from tests.fake_deepseek import contract
 from tests.support.chunks import written_chunk
-from tests.unit.protocols.test_tool_namespaces import LEGAL, PIECES
+from tests.unit.protocols.test_tools import LEGAL, PIECES
 
 READ, SENT = "fs.read", "fs_read_6aacb1df95"
 

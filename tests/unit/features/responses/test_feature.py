@@ -8,18 +8,14 @@ from unittest import mock
 from deepseek_cursor_proxy.errors import ClientGone, Overloaded, ProxyStopping, QueueFull
 from deepseek_cursor_proxy.features.responses import feature as background_jobs
 from deepseek_cursor_proxy.features.responses.feature import Job, Jobs
-from deepseek_cursor_proxy.features.responses.store import unpack_events
 from deepseek_cursor_proxy.net import wait as waiting
 from tests.support.polling import wait_until
 from tests.support.resources import descriptors
 from tests.support.threads import in_background
+from tests.unit.net.test_wait import Client, socket_pair
 
 ME, YOU = b"m" * 32, b"y" * 32
 PATIENCE = 20.0
-
-
-def read_events(job: Job) -> bytes:
-    return b"".join(unpack_events(job.pack()))
 
 
 class JobsTestCase(unittest.TestCase):
@@ -95,6 +91,17 @@ class TestJob(JobsTestCase):
             Job("job", ME)
         self.assertEqual(1, caught.exception.retry_after)
 
+    def test_a_follower_whose_client_leaves_ends_while_the_job_is_silent(self) -> None:
+        job = self.job()
+        ours, theirs = socket_pair(self)
+        ours.setblocking(False)
+        events = iter(job.follow(Client(ours)))
+        job.append(b"one")
+        self.assertEqual(b"one", next(events))
+        theirs.close()
+        with self.assertRaises(ClientGone):
+            next(events)
+
     def test_a_follower_gets_the_last_events_when_the_proxy_stops(self) -> None:
         job = self.job()
         events = iter(job.follow(mock.Mock(close_reason=ProxyStopping())))
@@ -141,6 +148,21 @@ class TestJobs(JobsTestCase):
         self.assert_ends(running)
         self.assertEqual((False, False), (pool.cancel(running), pool.cancel(queued)))
         self.assertEqual(["b cancelled in the queue", "a cancelled"], self.ended)
+
+    def test_stopping_lets_running_jobs_finish_ends_waiting_ones_at_once_and_accepts_no_other(self) -> None:
+        pool = self.jobs()
+        running, queued = self.submitted(pool, "a"), self.submitted(pool, "b", is_begun=False)
+        thread = in_background(self, pool.stop, PATIENCE)
+        self.assert_ends(queued)
+        self.go_on.set()
+        thread.join(PATIENCE)
+        self.assertTrue(running.wait(0))
+        self.assertEqual(["b stopped in the queue", "a completed"], self.ended)
+        pool.stop(0)
+        late = self.job()
+        with self.assertRaises(ProxyStopping):
+            pool.submit(late, self.work)
+        self.assertTrue(late.wait(0))
 
     def test_stopping_ends_a_job_that_takes_too_long(self) -> None:
         pool = self.jobs(workers=2)
