@@ -1,6 +1,7 @@
 """The load's clients read answers to their end, and the benchmark's DeepSeek answers every command."""
 
 import json
+import select
 import socket
 import unittest
 from contextlib import closing
@@ -71,6 +72,14 @@ class TestClients(unittest.TestCase):
             timing = self.client.ask(request, is_stream=request is self.stream)
             self.assertGreaterEqual(timing.whole, timing.first)
         self.assertEqual((4, 1), (len(self.fake.accepted), self.fake.connections))
+
+    def test_a_connection_that_was_closed_meanwhile_is_opened_again(self) -> None:
+        """As every client does: a server ends what is idle, while another column is waited for."""
+        self.fake.answer(Raw(SIZED.replace(b"hello", b'{"a":')))
+        self.client.ask(self.plain)
+        self.assertTrue(select.select([self.client._socket], [], [], 5)[0])
+        self.client.ask(self.plain)
+        self.assertEqual((2, 2), (len(self.fake.seen), self.fake.connections))
 
     def test_many_clients_keep_their_connections_unless_they_are_closed(self) -> None:
         self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"), Failure(503))
