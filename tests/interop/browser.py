@@ -1,16 +1,14 @@
-"""A headless Chromium, driven by Playwright: the one on the PATH, else one from npm that lasts as long as the tests.
+"""A headless Chromium, driven by Playwright: the one on the PATH, else one from npm.
 
 A page that is opened here may talk to one server only and may report no error: the test fails at its end otherwise.
 Where Playwright or a browser is missing and cannot be installed, the tests are skipped, and say why.
 """
 
-import atexit
 import functools
 import json
 import os
 import shutil
 import subprocess
-import tempfile
 import unittest
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.interop import npm
+from tests.interop import packages
 
 try:
     from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
@@ -104,22 +102,23 @@ def _watch(page: Page) -> tuple[list[str], set[str]]:
 
 @functools.cache
 def _chromium() -> tuple[Path, dict[str, str]]:
-    """The browser, and what its environment needs; it stays until the end of the process. Raises SkipTest."""
+    """The browser, and what its environment needs. Raises SkipTest."""
     for name in NAMES:
         if (found := shutil.which(name)) is not None:
             return Path(found), {}
-    # The package itself is gone when the tests of this module have run.
-    script = shutil.copy(SCRIPT, npm.installed(PACKAGE).parent.parent)
-    directory = tempfile.TemporaryDirectory(prefix="chromium-")
-    atexit.register(directory.cleanup)
-    place = Path(directory.name)
-    command = ("node", script, str(place))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=UNPACK_SECONDS, check=True)
-    unpacked = json.loads(done.stdout)
-    # The package has a font of its own, so that the page looks the same on machines that have none.
-    settings = place / "fonts.conf"
-    settings.write_text(_FONTS.format(fonts=unpacked["fonts"], cache=place / "font-cache"), encoding="utf-8")
-    return Path(unpacked["chromium"]), {"FONTCONFIG_FILE": str(settings)}
+    script = shutil.copy(SCRIPT, packages.npm(PACKAGE).parent.parent)
+
+    def unpack(place: Path) -> None:
+        command = ("node", script, str(place))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=UNPACK_SECONDS, check=True)
+        unpacked = json.loads(done.stdout)
+        (place / "chromium-path").write_text(unpacked["chromium"], encoding="utf-8")
+        # The package has a font of its own, so that the page looks the same on machines that have none.
+        fonts = _FONTS.format(fonts=unpacked["fonts"], cache=place / "font-cache")
+        (place / "fonts.conf").write_text(fonts, encoding="utf-8")
+
+    place = packages.once(unpack, "chromium", PACKAGE)
+    return Path((place / "chromium-path").read_text("utf-8")), {"FONTCONFIG_FILE": str(place / "fonts.conf")}
 
 
 _FONTS = """<?xml version="1.0"?>

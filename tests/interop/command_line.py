@@ -17,12 +17,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.fake_deepseek.contract import MISSING_REASONING
-from tests.interop import npm
+from tests.interop import packages
 from tests.support.harness import running_proxy
 
 ROOT = Path(__file__).parents[2]
@@ -46,18 +45,18 @@ class Program:
 class ClientCase(unittest.TestCase):
     """One home and one DeepSeek per test; a subclass says what the model answers in `script`.
 
-    `packages` are installed before its first test, by npm or by the other `installer`; `commands` is where they are.
+    `needs` are installed before its first test, by `install`; `commands` is where they are.
     """
 
-    packages: tuple[str, ...] = ()
-    installer: ModuleType = npm
+    needs: tuple[str, ...] = ()
+    install = staticmethod(packages.npm)
     commands = Path()
 
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
-        if cls.packages:
-            cls.commands = cls.installer.installed(*cls.packages)
+        if cls.needs:
+            cls.commands = cls.install(*cls.needs)
 
     def setUp(self) -> None:
         # Last in, first out: what a client still holds of its home is gone before the home is.

@@ -16,7 +16,7 @@ PACKAGES = (
 
 
 class AiSdkTest(NodeCase):
-    packages = PACKAGES
+    needs = PACKAGES
 
     def script(self, payload: Json) -> Answer:
         number = len(self.said)

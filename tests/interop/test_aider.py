@@ -8,7 +8,7 @@ model never meant to touch.
 import subprocess
 
 from tests.fake_deepseek import Answer
-from tests.interop import pypi
+from tests.interop import packages
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
 
 AIDER = "aider-chat==0.86.2"
@@ -24,7 +24,7 @@ COMMAND = "```bash\ntouch ran.txt\n```\n"
 
 
 class AiderTest(ClientCase):
-    packages, installer = (AIDER,), pypi
+    needs, install = (AIDER,), staticmethod(packages.pypi)
 
     def setUp(self) -> None:
         super().setUp()

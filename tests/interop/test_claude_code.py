@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.fake_deepseek import Answer, Citation, Search
 from tests.fake_deepseek.leaks import FORMS
-from tests.interop import npm, sessions
+from tests.interop import packages, sessions
 from tests.interop.agents import QUESTION, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
 from tests.support.harness import running_proxy
@@ -30,7 +30,7 @@ _launcher = Path()
 def setUpModule() -> None:
     global _launcher
     # Without install scripts this is what starts the program, which comes in a package of its own for each system.
-    _launcher = npm.installed(CLAUDE_CODE).parent / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
+    _launcher = packages.npm(CLAUDE_CODE).parent / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
     found = subprocess.run(["node", str(_launcher), "--version"], capture_output=True, text=True, check=False)
     if found.returncode:
         raise unittest.SkipTest(f"{CLAUDE_CODE} does not run on this system: {found.stderr.strip()}")

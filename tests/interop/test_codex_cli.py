@@ -22,7 +22,7 @@ from typing import Any
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Citation, Failure, Search, prompt
 from tests.fake_deepseek.leaks import FORMS
-from tests.interop import npm, sessions
+from tests.interop import packages, sessions
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.test_readme import block
@@ -54,7 +54,7 @@ def setUpModule() -> None:
     if shutil.which("git") is None or os.name != "posix":
         raise unittest.SkipTest("Codex is tried in a git repository on a POSIX system only")
     global _commands
-    _commands = npm.installed(CODEX)
+    _commands = packages.npm(CODEX)
     # The program itself is an optional package, one for each system: npm says nothing when there is none.
     done = subprocess.run([_commands / "codex", "--version"], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -6,7 +6,7 @@ With DASHBOARD_PICTURES=.github/images they are written there. The data are made
 import os
 from pathlib import Path
 
-from tests.interop import npm
+from tests.interop import packages
 from tests.interop.browser import NARROW, BrowserCase, Page, expect
 from tests.interop.busy_proxy import ASKED, CHAT, NOW, OPENED, OTHER, PRO, SESSION, BusyProxy
 
@@ -188,7 +188,7 @@ class ViewsTest(BrowserCase):
             self.picture(page, f"keys-{theme}-{size[0]}")
 
     def test_axe_finds_no_fault_in_any_view_and_theme(self) -> None:
-        axe = (npm.installed(AXE).parent / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+        axe = (packages.npm(AXE).parent / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
         for theme in ("light", "dark"):
             page = self.show("#/now", theme=theme)
             page.evaluate(axe)

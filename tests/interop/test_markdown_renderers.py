@@ -77,7 +77,7 @@ THOUGHTS = {
 
 
 class MarkdownRenderersTest(NodeCase):
-    packages = RENDERERS
+    needs = RENDERERS
 
     def rendered(self, thoughts: list[str]) -> list[dict[str, Any]]:
         texts = [COLLAPSIBLE.opening + COLLAPSIBLE.escape(each) + COLLAPSIBLE.closing + ANSWER for each in thoughts]
@@ -108,7 +108,7 @@ class MarkdownRenderersTest(NodeCase):
 class ServedBlockTest(NodeCase):
     """Through the proxy, with an answer that a thought could restyle in more ways."""
 
-    packages = RENDERERS
+    needs = RENDERERS
 
     def script(self, payload: Json) -> Answer:
         # A size of pieces that splits every mark somewhere.

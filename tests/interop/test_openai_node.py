@@ -18,7 +18,7 @@ QUESTION: Json = {"model": MODEL, "messages": [{"role": "user", "content": "What
 
 
 class OpenAINodeCase(NodeCase):
-    packages = (OPENAI,)
+    needs = (OPENAI,)
 
     def ask(self, *requests: tuple[str, Json], **settings: Any) -> list[Json]:
         url = self.proxy_with(**settings)

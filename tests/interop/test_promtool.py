@@ -3,10 +3,11 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from unittest import mock
 
-from tests.interop import debian
+from tests.interop import packages
 from tests.support.admin_client import AdminCase
 from tests.support.harness import chat_body, request_bytes
 from tests.support.systems import ROOT
@@ -21,7 +22,7 @@ _promtool = ""
 
 def setUpModule() -> None:
     global _promtool
-    _promtool = debian.program("promtool", "prometheus")
+    _promtool = shutil.which("promtool") or f"{packages.debian('promtool', 'prometheus')}/usr/bin/promtool"
 
 
 class PromtoolTest(AdminCase):

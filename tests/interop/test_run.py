@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from tests.fake_deepseek import Answer, Call
-from tests.interop import pypi
+from tests.interop import packages
 from tests.interop.agents import AgentCase, filled
 from tests.interop.command_line import AWKWARD, KEY, ROOT, Json, Program
 
@@ -63,7 +63,7 @@ class RunCase(AgentCase):
 
 
 class ClaudeCodeTest(RunCase):
-    packages, client = ("@anthropic-ai/claude-code@2.1.327",), "claude"
+    needs, client = ("@anthropic-ai/claude-code@2.1.327",), "claude"
     first = ("-p", "What is on my list?", "--allowedTools", "Bash")
     again = ("-c", "-p", "Thanks.")
 
@@ -81,7 +81,7 @@ class ClaudeCodeTest(RunCase):
 
 
 class CodexTest(RunCase):
-    packages, client = ("@openai/codex@0.169.0",), "codex"
+    needs, client = ("@openai/codex@0.169.0",), "codex"
     first = ("exec", "--dangerously-bypass-approvals-and-sandbox", "What is on my list?")
     again = ("exec", "resume", "--dangerously-bypass-approvals-and-sandbox", "--last", "Thanks.")
 
@@ -92,7 +92,7 @@ class CodexTest(RunCase):
 
 
 class OpencodeTest(RunCase):
-    packages, client = ("opencode-ai@1.18.33",), "opencode"
+    needs, client = ("opencode-ai@1.18.33",), "opencode"
     first = ("run", "What is on my list?")
     again = ("run", "-c", "Thanks.")
     environment = tuple(
@@ -111,7 +111,7 @@ class OpencodeTest(RunCase):
 
 
 class CopilotTest(RunCase):
-    packages, client = ("@github/copilot@1.0.102",), "copilot"
+    needs, client = ("@github/copilot@1.0.102",), "copilot"
     first = ("--allow-all-tools", "-p", "What is on my list?")
     again = ("--allow-all-tools", "--continue", "-p", "Thanks.")
 
@@ -120,7 +120,7 @@ class CopilotTest(RunCase):
 
 
 class QwenCodeTest(RunCase):
-    packages, client = ("@qwen-code/qwen-code@0.24.4",), "qwen"
+    needs, client = ("@qwen-code/qwen-code@0.24.4",), "qwen"
     first = ("--yolo", "-p", "What is on my list?")
     again = ("--yolo", "-c", "-p", "Thanks.")
 
@@ -133,7 +133,7 @@ class QwenCodeTest(RunCase):
 
 
 class PiTest(RunCase):
-    packages, client = ("@earendil-works/pi-coding-agent@0.74.2",), "pi"
+    needs, client = ("@earendil-works/pi-coding-agent@0.74.2",), "pi"
     first = ("--offline", "-p", "What is on my list?")
     again = ("--offline", "-c", "-p", "Thanks.")
 
@@ -142,7 +142,7 @@ class PiTest(RunCase):
 
 
 class AiderTest(RunCase):
-    packages, installer, client = ("aider-chat==0.86.2",), pypi, "aider"
+    needs, install, client = ("aider-chat==0.86.2",), staticmethod(packages.pypi), "aider"
     environment = (("LITELLM_LOCAL_MODEL_COST_MAP", "True"),)
     options = ("--yes-always", "--no-auto-commits", "--no-check-update", "--analytics-disable", "--no-gitignore")
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import openai
 
 from tests.fake_deepseek import Answer, FakeDeepSeek
-from tests.interop import pypi, sessions
+from tests.interop import packages, sessions
 from tests.interop.command_line import KEY, MODEL
 from tests.support.harness import running_proxy
 
@@ -23,7 +23,7 @@ _commands = Path()
 
 def setUpModule() -> None:
     global _commands
-    _commands = pypi.installed("datasets")
+    _commands = packages.pypi("datasets")
 
 
 class ExportTest(unittest.TestCase):

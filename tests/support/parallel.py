@@ -40,10 +40,13 @@ def shared(loader: unittest.TestLoader, pattern: str) -> unittest.TestSuite:
     _write_to_memory()
     _allow_bytecode()
     found = loader.discover(str(_TESTS), pattern, str(_TESTS.parent))
+    return split(loader, found, 0 if found.countTestCases() < _FEW else _HELPERS)
+
+
+def split(loader: unittest.TestLoader, found: unittest.TestSuite, helpers: int) -> unittest.TestSuite:
+    """These tests, as a suite that so many processes run beside the first one."""
     modules = _modules(found)
-    if found.countTestCases() < _FEW:
-        return unittest.TestSuite(modules.values())
-    return _SharedSuite(modules, loader.testNamePatterns)
+    return _SharedSuite(modules, loader.testNamePatterns, helpers) if helpers else unittest.TestSuite(modules.values())
 
 
 def _freeze() -> None:
@@ -102,10 +105,11 @@ def _claimed(names: Iterable[str], folder: Path) -> Iterator[str]:
 
 
 class _SharedSuite(unittest.TestSuite):
-    def __init__(self, modules: dict[str, unittest.TestSuite], patterns: list[str] | None) -> None:
+    def __init__(self, modules: dict[str, unittest.TestSuite], patterns: list[str] | None, helpers: int) -> None:
         super().__init__(modules.values())
         self._modules = modules
         self._patterns = patterns
+        self._helpers = helpers
 
     def run(self, result: unittest.TestResult, debug: bool = False) -> unittest.TestResult:
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -116,7 +120,7 @@ class _SharedSuite(unittest.TestSuite):
             plan = {"modules": names, "patterns": self._patterns, "options": options}
             (folder / _PLAN).write_text(json.dumps(plan), encoding="utf-8")
             command = [sys.executable, *(f"-W{option}" for option in sys.warnoptions), "-c", _HELPER]
-            outcomes = [folder / f"{number}.jsonl" for number in range(_HELPERS)]
+            outcomes = [folder / f"{number}.jsonl" for number in range(self._helpers)]
             helpers = [
                 stack.enter_context(subprocess.Popen([*command, str(path)], cwd=_TESTS.parent)) for path in outcomes
             ]

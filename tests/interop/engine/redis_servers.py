@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from deepseek_cursor_proxy.features.redis.connection import Dialer, Node, RedisAddress, RedisUnavailable, Reply
 from deepseek_cursor_proxy.net.wait import Deadline
-from tests.interop import debian
+from tests.interop import packages
 from tests.support.polling import wait_until
 
 _PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1")
@@ -34,8 +34,7 @@ def _program() -> tuple[str, dict[str, str]]:
     path = shutil.which("redis-server")
     if path is not None:
         return path, {}
-    root = debian.unpacked("redis-server", *_PACKAGES)
-    unittest.addModuleCleanup(_program.cache_clear)
+    root = packages.debian("redis-server", *_PACKAGES)
     libraries = os.pathsep.join(str(each) for each in root.glob("usr/lib/*-linux-*"))
     return str(root / "usr" / "bin" / "redis-server"), {"LD_LIBRARY_PATH": libraries}
 
