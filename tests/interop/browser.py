@@ -17,12 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.interop import packages
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-try:
-    from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
-except ImportError:
-    raise unittest.SkipTest("the playwright package is not installed: pip install '.[interop]'") from None
+from tests.interop import packages
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 # A Chromium inside a package, for machines where nobody may install one.

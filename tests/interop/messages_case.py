@@ -7,10 +7,10 @@ import anthropic
 
 from tests.fake_deepseek import Call
 from tests.interop import typed_messages
-from tests.interop.recorded_case import KEY, SECONDS, RecordedCase
+from tests.interop.command_line import KEY
+from tests.interop.recorded_case import SECONDS, RecordedCase
 from tests.interop.typed import Answered, Json
 from tests.interop.typed_messages import Recorder
-from tests.support.harness import RunningProxy
 
 LIMIT = 4096
 QUESTION = ({"role": "user", "content": "What is the weather?"},)
@@ -29,15 +29,14 @@ class MessagesCase(RecordedCase):
     def check(self, answer: Answered) -> None:
         typed_messages.check(answer)
 
-    def client(self, proxy: RunningProxy, key: str = KEY, **options: Any) -> anthropic.Anthropic:
+    def client(self, url: str, key: str = KEY, **options: Any) -> anthropic.Anthropic:
         self.recorders.append(Recorder())
-        return self.connected(proxy, self.recorders[-1], **{"api_key": key, **options})
+        return self.connected(url, self.recorders[-1], **{"api_key": key, **options})
 
-    def connected(self, proxy: RunningProxy, http: Any, **options: Any) -> anthropic.Anthropic:
-        url = proxy.url.removesuffix("/v1")
+    def connected(self, url: str, http: Any, **options: Any) -> anthropic.Anthropic:
         # No retries: a test wants to see the first answer.
         client = ThinkingClient(base_url=url, max_retries=0, timeout=SECONDS, http_client=http, **options)
-        return self.stack.enter_context(client)
+        return self.enterContext(client)
 
 
 class ThinkingClient(anthropic.Anthropic):

@@ -7,10 +7,10 @@ import openai
 
 from tests.fake_deepseek import Call
 from tests.interop import typed_responses
-from tests.interop.recorded_case import KEY, SECONDS, RecordedCase
+from tests.interop.command_line import KEY
+from tests.interop.recorded_case import SECONDS, RecordedCase
 from tests.interop.typed import Answered, Json
 from tests.interop.typed_responses import Recorder
-from tests.support.harness import RunningProxy
 
 SEALED = "reasoning.encrypted_content"
 
@@ -34,15 +34,15 @@ class ResponsesCase(RecordedCase):
     def check(self, answer: Answered) -> None:
         typed_responses.check(answer)
 
-    def client(self, proxy: RunningProxy, key: str = KEY) -> openai.OpenAI:
+    def client(self, url: str, key: str = KEY) -> openai.OpenAI:
         self.recorders.append(Recorder())
-        return self.connected(proxy, self.recorders[-1], key)
+        return self.connected(url, self.recorders[-1], key)
 
-    def hasty_client(self, proxy: RunningProxy) -> openai.OpenAI:
+    def hasty_client(self, url: str) -> openai.OpenAI:
         """One that reads events as they come, and may leave."""
-        return self.connected(proxy, openai.DefaultHttpxClient(trust_env=False), KEY)
+        return self.connected(url, openai.DefaultHttpxClient(trust_env=False), KEY)
 
-    def connected(self, proxy: RunningProxy, http: Any, key: str) -> openai.OpenAI:
+    def connected(self, url: str, http: Any, key: str) -> openai.OpenAI:
         # No retries: a test wants to see the first answer.
-        client = openai.OpenAI(base_url=proxy.url, api_key=key, max_retries=0, timeout=SECONDS, http_client=http)
-        return self.stack.enter_context(client)
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=SECONDS, http_client=http)
+        return self.enterContext(client)

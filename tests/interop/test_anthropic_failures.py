@@ -1,23 +1,19 @@
 """What goes wrong in the Messages API, as the official `anthropic` package tells it: typed errors in words to read."""
 
-import unittest
 from typing import Any
 
+import anthropic
+
 from tests.fake_deepseek import Answer, Failure
-
-try:
-    import anthropic
-except ImportError:
-    raise unittest.SkipTest("the anthropic package is not installed: pip install '.[interop]'") from None
-
+from tests.interop.command_line import MODEL
 from tests.interop.messages_case import LIMIT, QUESTION, MessagesCase, calls
-from tests.interop.recorded_case import MODEL, THOUGHT
+from tests.interop.recorded_case import THOUGHT
 
 
 class FailureTest(MessagesCase):
     def setUp(self) -> None:
         super().setUp()
-        self.sdk = self.client(self.proxy(max_request_body_bytes=100_000))
+        self.sdk = self.client(self.start_proxy(max_request_body_bytes=100_000))
 
     def ask(self, *, stream: bool = False, **asked: Any) -> Any:
         body = {"model": MODEL, "max_tokens": LIMIT, "messages": QUESTION, **asked}

@@ -1,17 +1,13 @@
 """Loops of several turns with the official `anthropic` package: whatever becomes of the thinking, nothing is lost."""
 
-import unittest
 from collections.abc import Callable
 
+import anthropic
+
 from tests.fake_deepseek import Answer
-
-try:
-    import anthropic
-except ImportError:
-    raise unittest.SkipTest("the anthropic package is not installed: pip install '.[interop]'") from None
-
+from tests.interop.command_line import MODEL
 from tests.interop.messages_case import LIMIT, QUESTION, TOOLS, MessagesCase, calls
-from tests.interop.recorded_case import MODEL, THOUGHT
+from tests.interop.recorded_case import THOUGHT
 from tests.interop.typed import Json
 
 # What a client sends back of a turn.
@@ -100,7 +96,7 @@ class LoopTest(MessagesCase):
         for name, echo in WAYS.items():
             for stream in (False, True):
                 with self.subTest(name, stream=stream):
-                    sdk = self.client(self.proxy())
+                    sdk = self.client(self.start_proxy())
                     self.play(lambda sdk=sdk: sdk, echo, stream=stream)
                     self.assert_nothing_lost()
 
@@ -108,12 +104,12 @@ class LoopTest(MessagesCase):
         for name in ("kept", "emptied", "unsigned"):
             for stream in (False, True):
                 with self.subTest(name, stream=stream):
-                    self.client(self.proxy()).messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION)
-                    self.play(lambda: self.client(self.proxy_without_a_memory()), WAYS[name], stream=stream)
+                    self.client(self.start_proxy()).messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION)
+                    self.play(lambda: self.client(self.start_proxy("secret")), WAYS[name], stream=stream)
                     self.assert_nothing_lost()
 
     def test_results_in_any_order_are_told_in_the_order_of_the_calls(self) -> None:
-        sdk = self.client(self.proxy())
+        sdk = self.client(self.start_proxy())
         self.play(lambda: sdk, kept, stream=False)
         told = [message for message in self.fake.accepted[-1]["messages"] if message["role"] == "tool"]
         self.assertEqual([each["tool_call_id"] for each in told], ["call_00", "call_10", "call_11", "call_30"])
@@ -129,7 +125,7 @@ class LoopTest(MessagesCase):
             asked.append(city)
             return "rain"
 
-        sdk = self.client(self.proxy())
+        sdk = self.client(self.start_proxy())
         for stream in (False, True):
             with self.subTest(stream=stream):
                 self.fake.forget()

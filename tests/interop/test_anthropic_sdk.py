@@ -4,21 +4,17 @@ Whatever a test asks, every byte that comes back is checked against the package'
 typed).
 """
 
-import unittest
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import anthropic  # noqa: F401
+
 from tests.fake_deepseek import Answer, Call
 from tests.fake_deepseek.completion import PrefixCache
-
-try:
-    import anthropic  # noqa: F401
-except ImportError:
-    raise unittest.SkipTest("the anthropic package is not installed: pip install '.[interop]'") from None
-
+from tests.interop.command_line import MODEL
 from tests.interop.messages_case import LIMIT, QUESTION, TOOLS, MessagesCase, calls
-from tests.interop.recorded_case import MODEL, THOUGHT
+from tests.interop.recorded_case import THOUGHT
 from tests.interop.typed import Json
 
 # One answer, asked for in every way …
@@ -116,7 +112,7 @@ VARIANTS = {
 class VariantTest(MessagesCase):
     def setUp(self) -> None:
         super().setUp()
-        self.sdk = self.client(self.proxy())
+        self.sdk = self.client(self.start_proxy())
 
     def test_every_kind_of_answer_is_the_same_whole_streamed_and_added_up(self) -> None:
         for name, variant in VARIANTS.items():
@@ -167,7 +163,7 @@ class VariantTest(MessagesCase):
 
     def test_a_stream_is_never_silent_while_the_model_thinks(self) -> None:
         """Neither when DeepSeek says nothing, nor when what it says is not to be told."""
-        self.sdk = self.client(self.proxy(heartbeat_interval=0.1))
+        self.sdk = self.client(self.start_proxy(heartbeat_interval=0.1))
         silent, busy = Answer("Hm.", "Rain.", pause=0.3), Answer("Hm." * 8, "Rain.", piece=1, pause=0.02)
         for display, answer in (("summarized", silent), ("omitted", busy)):
             self.fake.answer(answer)

@@ -1,17 +1,13 @@
 """Searches that DeepSeek runs, with the official `anthropic` package: its types, its stream helper, its history."""
 
-import unittest
 from typing import Any
 
+import anthropic
+
 from tests.fake_deepseek import Answer, Citation, Search
-
-try:
-    import anthropic
-except ImportError:
-    raise unittest.SkipTest("the anthropic package is not installed: pip install '.[interop]'") from None
-
+from tests.interop.command_line import MODEL
 from tests.interop.messages_case import LIMIT, TOOLS, MessagesCase, calls
-from tests.interop.recorded_case import MODEL, THOUGHT
+from tests.interop.recorded_case import THOUGHT
 from tests.interop.typed import Json
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
@@ -46,7 +42,7 @@ class SearchTest(MessagesCase):
         for stream in (False, True):
             with self.subTest(stream=stream):
                 self.fake.answer(TURNS[0])
-                message = self.ask(self.client(self.proxy()), [{"role": "user", "content": "?"}], stream=stream)
+                message = self.ask(self.client(self.start_proxy()), [{"role": "user", "content": "?"}], stream=stream)
                 kinds = [block.type for block in message.content]
                 search = ["server_tool_use", "web_search_tool_result"]
                 self.assertEqual(["thinking", *search, "text", *search, "thinking", "text"], kinds)
@@ -64,7 +60,7 @@ class SearchTest(MessagesCase):
             with self.subTest(stream=stream):
                 self.fake.forget()
                 self.fake.answer(*TURNS)
-                sdk, messages = self.client(self.proxy()), list[Json]()
+                sdk, messages = self.client(self.start_proxy()), list[Json]()
                 for number in range(len(TURNS)):
                     results = [
                         each["id"]
@@ -86,6 +82,6 @@ class SearchTest(MessagesCase):
         self.fake.answer(TURNS[0])
         choice = {"type": "tool", "name": "web_search"}
         message = self.ask(
-            self.client(self.proxy()), [{"role": "user", "content": "?"}], stream=False, tool_choice=choice
+            self.client(self.start_proxy()), [{"role": "user", "content": "?"}], stream=False, tool_choice=choice
         )
         self.assertEqual("server_tool_use", message.content[0].type)

@@ -7,33 +7,14 @@ chats.
 import itertools
 import json
 import re
-import subprocess
-import unittest
-from pathlib import Path
+from dataclasses import replace
 
 from tests.fake_deepseek import Answer, Citation, Search
 from tests.fake_deepseek.leaks import FORMS
-from tests.interop import packages, sessions
-from tests.interop.agents import QUESTION, AgentCase
+from tests.interop import sessions
+from tests.interop.agents import CLAUDE, QUESTION, SECOND, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
-from tests.support.harness import running_proxy
 from tests.test_readme import block
-
-# Pinned: this one was seen to run without its install script.
-CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.327"
-# It refuses to run without asking anybody as root, but not with tools that are allowed by name.
-TOOLS = "Bash,Read,Edit,Write,WebSearch,Agent"
-
-_launcher = Path()
-
-
-def setUpModule() -> None:
-    global _launcher
-    # Without install scripts this is what starts the program, which comes in a package of its own for each system.
-    _launcher = packages.npm(CLAUDE_CODE).parent / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
-    found = subprocess.run(["node", str(_launcher), "--version"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        raise unittest.SkipTest(f"{CLAUDE_CODE} does not run on this system: {found.stderr.strip()}")
 
 
 def environment_of_the_page(url: str) -> dict[str, str]:
@@ -45,47 +26,40 @@ def environment_of_the_page(url: str) -> dict[str, str]:
 
 
 class ClaudeCodeCase(AgentCase):
-    def ask(self, question: str, *options: str) -> str:
-        # Nobody listens there: what is meant for the world outside does not get there.
-        nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
-        program = self.program("node", _launcher, **environment_of_the_page(self.url), **nowhere)
-        # Opus is Pro, the stricter of the two.
-        return self.run_client(program, *options, "--model", "opus", "-p", question, "--allowedTools", TOOLS)
+    """Set up by hand, as the page on clients has it."""
 
-    def point_at(self, url: str) -> None:
+    agent = CLAUDE
+
+    def configure(self, url: str) -> None:
         self.url = url
+
+    def ask(self, question: str, *options: str, may_fail: bool = False, **environment: str) -> str:
+        # Opus is Pro, the stricter of the two.
+        page = environment_of_the_page(self.url)
+        return super().ask(question, *options, "--model", "opus", may_fail=may_fail, **page, **environment)
 
 
 class TaskTest(ClaudeCodeCase):
     def test_the_task(self) -> None:
-        self.point_at(self.proxy_with_a_memory())
-        self.assert_task_done(self.ask(QUESTION))
-        self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
-        self.assert_whole_chat()
+        self.assert_task()
         self.assertEqual({payload["model"] for payload in self.fake.accepted}, {MODEL})
 
     def test_the_task_with_a_deepseek_whose_every_call_leaks_as_text(self) -> None:
         self.fake.leaks = itertools.cycle(FORMS)
-        self.test_the_task()
+        self.assert_task()
 
     def test_a_recorded_task_is_exported_as_deepseek_saw_it(self) -> None:
-        session = sessions.create(self.proxy_with_a_memory())
-        self.point_at(session)
+        self.configure(sessions.create(self.start_proxy()))
         self.assert_task_done(self.ask(QUESTION))
-        self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
-        self.assert_whole_chat()
-        sessions.assert_exported(self, session, self.fake.accepted[-1]["messages"], self.said[-1])
+        self.assert_second_answer(self.ask(SECOND, "-c"))
+        sessions.assert_exported(self, self.url, self.fake.accepted[-1]["messages"], self.said[-1])
 
     def test_the_chat_continues_through_a_proxy_that_has_nothing_but_its_secret(self) -> None:
-        self.point_at(self.proxy_with_a_memory())
-        self.assert_task_done(self.ask(QUESTION))
-        self.point_at(self.proxy_with_its_secret_only())
-        self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
-        self.assert_whole_chat()
+        self.assert_task("secret")
 
     def test_an_answer_that_breaks_before_anything_is_said_is_retried(self) -> None:
         """In one piece, then."""
-        self.point_at(self.proxy_with_a_memory())
+        self.configure(self.start_proxy())
         self.fake.answer(Answer("This breaks off.", "It is never told", cut_after=1))
         self.assert_task_done(self.ask(QUESTION))
         broken, again = self.fake.seen[:2]
@@ -95,7 +69,7 @@ class TaskTest(ClaudeCodeCase):
 
     def test_a_chat_continues_from_an_answer_that_broke_off(self) -> None:
         """What was told of it is in the history, and so is what was thought for it."""
-        self.point_at(self.proxy_with_a_memory())
+        self.configure(self.start_proxy())
         # One event for the role, one for the thought, one for the words.
         broken = Answer("This breaks off.", "It is never told", cut_after=3)
         self.fake.answer(broken)
@@ -104,33 +78,27 @@ class TaskTest(ClaudeCodeCase):
         self.assert_nothing_lost()
 
 
-class SetUpCase(ClaudeCodeCase):
-    """Claude Code with exactly what `setup claude-code` wrote; only the key is in its environment."""
+class SetUpCase(AgentCase):
+    """With exactly what `setup claude-code` wrote; only the key is in its environment."""
 
-    permissions: tuple[str, ...] = ("--allowedTools", TOOLS)
+    agent = CLAUDE
 
-    def ask(self, question: str, *options: str) -> str:
-        nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
-        program = self.program("node", _launcher, ANTHROPIC_AUTH_TOKEN=KEY, **nowhere)
-        return self.run_client(program, *options, "-p", question, *self.permissions)
+    def configure(self, url: str) -> None:
+        self._setup("claude-code", "--url", url)
 
 
 class SetUpTest(SetUpCase):
-    def test_the_task(self) -> None:
-        settings = self.home / ".claude" / "settings.json"
-        settings.parent.mkdir()
-        settings.write_bytes(theirs := b'{"includeCoAuthoredBy": false, "env": {"EDITOR": "vi"}}')
-        self.assertIn("ANTHROPIC_AUTH_TOKEN", self._setup("claude-code", "--url", self.proxy_with_a_memory()))
-        self.assert_task_done(self.ask(QUESTION))
-        self.assertIn("Done with step 5.", self.ask("How many did I want?", "-c"))
-        self.assert_whole_chat()
+    def test_the_task_and_the_undo(self) -> None:
+        self.assert_task()
         asked = {(one["model"], one["reasoning_effort"]) for one in self.fake.accepted}
         self.assertEqual({("deepseek-flash", "high")}, asked)
+        self.assertIn("ANTHROPIC_AUTH_TOKEN", self.output)
         self.undo("claude-code")
-        self.assertEqual(theirs, settings.read_bytes())
+        [(place, text)] = self.settings.items()
+        self.assertEqual(text, (self.home / place).read_text("utf-8"))
 
     def test_its_rows_and_efforts_are_ours(self) -> None:
-        self.set_up("claude-code", self.proxy_with_a_memory())
+        self.set_up("claude-code", self.start_proxy())
         for row, model in (
             ("fable", MODEL),
             ("opus", MODEL),
@@ -145,35 +113,35 @@ class SetUpTest(SetUpCase):
 
     def test_it_lists_our_models_and_takes_their_names(self) -> None:
         """As its `/model` does: it keeps the list in a file, for the next time that it is shown."""
-        self.set_up("claude-code", self.proxy_with_a_memory())
-        names = ["claude-deepseek-v4-pro", "claude-deepseek-flash"]
+        self.set_up("claude-code", self.start_proxy())
+        names, asked = ["claude-deepseek-v4-pro", "claude-deepseek-flash"], list[str]()
         for name in names:
-            self.said.clear()
+            self.begin()
             self.assert_task_done(self.ask(QUESTION, "--model", name))
-            self.notes.write_text("milk\nbread\n", encoding="utf-8")
+            asked += list(dict.fromkeys(payload["model"] for payload in self.fake.accepted))
         listed = json.loads((self.home / ".claude" / "cache" / "gateway-models.json").read_text("utf-8"))["models"]
         self.assertEqual(names, [model["id"] for model in listed])
         self.assertEqual(["DeepSeek V4 Pro", "DeepSeek Flash"], [model["display_name"] for model in listed])
-        asked = list(dict.fromkeys(payload["model"] for payload in self.fake.accepted))
         self.assertEqual(["deepseek-v4-pro", "deepseek-flash"], asked, self.output)
 
 
 class AutoModeTest(SetUpCase):
     """In auto mode it checks an action by itself before it runs, with the model that setup wrote."""
 
-    permissions = ("--permission-mode", "auto")
+    agent = replace(CLAUDE, flags=("--permission-mode", "auto"))
     verdict = "<block>no</block>"
 
+    def aside(self, payload: Json) -> Answer:
+        return Answer(None, self.verdict)
+
     def script(self, payload: Json) -> Answer:
-        if not payload.get("tools"):
-            return Answer(None, self.verdict)
         if len(self.said) == 0:
             return Answer("I write it.", None, self.calls(payload, ("bash", {"command": "echo milk | tee list.txt"})))
         return Answer("That is all.", "Finished.")
 
     def run_task(self) -> list[Json]:
         """The checks that DeepSeek was asked for."""
-        self.set_up("claude-code", self.proxy_with_a_memory())
+        self.set_up("claude-code", self.start_proxy())
         self.assertIn("Finished.", self.ask("Write the list."))
         checks = [payload for payload in self.fake.accepted if not payload.get("tools")]
         self.assertEqual({("deepseek-flash", "disabled")}, {(one["model"], one["thinking"]["type"]) for one in checks})
@@ -199,15 +167,13 @@ class SubagentTest(SetUpCase):
         return Answer("It is simple.", "Hello.")
 
     def test_the_task(self) -> None:
-        proxy = self._proxy.enter_context(running_proxy(self.fake.url, subagent_model="deepseek-flash"))
+        proxy = self.start_proxy(subagent_model="deepseek-flash")
         printed = self._setup("claude-code", "--flash-subagents", "--model", MODEL, "--url", proxy)
         self.assertIn('+subagent_model = "deepseek-flash"', printed)
         self.assertIn("Hello.", self.ask("Have another agent say hello."))
         models = [payload["model"] for payload in self.fake.accepted]
         self.assertEqual((MODEL, 1), (models[0], models.count("deepseek-flash")), self.output)
         self.assertEqual({MODEL, "deepseek-flash"}, set(models), self.output)
-        self.undo("claude-code")
-        self.assertEqual([], [path.name for path in (self.home / ".claude").glob("settings.json")])
 
 
 class SearchTest(ClaudeCodeCase):
@@ -223,7 +189,7 @@ class SearchTest(ClaudeCodeCase):
         return Answer("There it is.", "Found.")
 
     def test_what_was_searched_for_can_be_called(self) -> None:
-        self.point_at(self.proxy_with_a_memory())
+        self.configure(self.start_proxy())
         self.assertIn("Found.", self.ask("Which tools are there?"))
         before, after = ({tool["function"]["name"] for tool in payload["tools"]} for payload in self.fake.accepted)
         self.assertEqual(after - before, {"NotebookEdit"})
@@ -252,7 +218,7 @@ class WebSearchTest(ClaudeCodeCase):
         return Answer("There it is.", "Take an umbrella.")
 
     def test_a_web_search_runs_at_deepseek_and_reaches_the_chat(self) -> None:
-        self.point_at(self.proxy_with_a_memory())
+        self.configure(self.start_proxy())
         self.assertIn("Take an umbrella.", self.ask("Does it rain in Rome?"))
         self.assertEqual([], [seen.refusal for seen in self.fake.refused], self.output)
         searches = [seen for seen in self.fake.seen if seen.payload.get("server_tools")]

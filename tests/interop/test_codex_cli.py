@@ -7,28 +7,21 @@ Its configuration is that of the page on clients, word for word but for the port
 import itertools
 import json
 import os
-import platform
 import re
-import shutil
-import subprocess
 import threading
 import tomllib
-import unittest
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Citation, Failure, Search, prompt
 from tests.fake_deepseek.leaks import FORMS
-from tests.interop import packages, sessions
-from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json, Program
-from tests.support.harness import PATIENCE, RunningProxy
+from tests.interop import sessions
+from tests.interop.agents import CODEX, RUN_SECONDS, AgentCase
+from tests.interop.command_line import AWKWARD, KEY, MODEL, Json, Program
+from tests.support.harness import PATIENCE
 from tests.test_readme import block
 
-CODEX = "@openai/codex@0.166.0"
-RUN_SECONDS = 60
 # A name for which this Codex offers its own tool for patches; for a name it does not know it offers none.
 PATCHING_MODEL = "gpt-5.5"
 # One for which it offers little but a tool that runs JavaScript, from which all others are called.
@@ -47,62 +40,27 @@ PATCHED = 'milk\nBrötchen – "zwei" 🌧\n'
 ALONE = ("check_for_update_on_startup", "analytics.enabled", "features.apps", "features.plugins")
 OPTIONS = ("--dangerously-bypass-approvals-and-sandbox", *(word for name in ALONE for word in ("-c", f"{name}=false")))
 
-_commands = Path()
-
-
-def setUpModule() -> None:
-    if shutil.which("git") is None or os.name != "posix":
-        raise unittest.SkipTest("Codex is tried in a git repository on a POSIX system only")
-    global _commands
-    _commands = packages.npm(CODEX)
-    # The program itself is an optional package, one for each system: npm says nothing when there is none.
-    done = subprocess.run([_commands / "codex", "--version"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise unittest.SkipTest(f"{CODEX} does not run on {platform.platform()}: {done.stderr.strip()[-200:]}")
-
 
 def guide() -> str:
     """The configuration that the page on clients has, for the model of these tests."""
     return block("toml", 'model = "deepseek-flash"\nmodel_provider').replace("deepseek-flash", MODEL)
 
 
-class CodexCase(ClientCase):
+class CodexCase(AgentCase):
     """The task: look around, change a file, look again; then a second question in the same session."""
+
+    agent = CODEX
+    is_repository = True
 
     def setUp(self) -> None:
         super().setUp()
-        self.notes = self.scratch / "notes.txt"
-        self.notes.write_text("milk\nbread\n", encoding="utf-8")
-        subprocess.run(["git", "init", "--quiet", str(self.scratch)], check=True)
-        self.place = self.home / "proxy"
-        self.place.mkdir()
-        self.proxy: RunningProxy | None = None
-        self.addCleanup(self.stop_proxy)
         # What the second step runs, besides listing the files.
         self.pause = "git status --short"
         # The session that records it, if one does.
         self.session = ""
 
-    def start_proxy(self, port: int = 0) -> None:
-        store = ReasoningStore(self.place / "reasoning.sqlite3")
-        self.proxy = RunningProxy(
-            self.fake.url, store, port=port, models=dict.fromkeys((PATCHING_MODEL, CODE_MODEL), MODEL)
-        )
-
-    def stop_proxy(self) -> None:
-        proxy, self.proxy = self.proxy, None
-        if proxy is not None:
-            proxy.close()
-
-    def lose_the_database(self) -> None:
-        """Another proxy at the same address, in a place where nothing is left but its secret."""
-        assert self.proxy is not None
-        port = self.proxy.server.server_port
-        self.stop_proxy()
-        for path in self.place.glob("reasoning.sqlite3*"):
-            path.unlink()
-        self.assertEqual([path.name for path in self.place.iterdir()], ["secret.key"])
-        self.start_proxy(port)
+    def start_proxy(self, keep: str = "nothing", **settings: Any) -> str:
+        return super().start_proxy(keep, models=dict.fromkeys((PATCHING_MODEL, CODE_MODEL), MODEL), **settings)
 
     def codex(self, *arguments: str, config: str | None = None, may_fail: bool = False) -> str:
         assert self.proxy is not None
@@ -111,9 +69,11 @@ class CodexCase(ClientCase):
         place.mkdir(exist_ok=True)
         here = written.replace("http://127.0.0.1:9000/v1", f"{self.session}/v1" if self.session else self.proxy.url)
         (place / "config.toml").write_text(here, encoding="utf-8")
-        environment = {"CODEX_HOME": str(place), "DEEPSEEK_API_KEY": KEY, "CODEX_API_KEY": KEY}
-        program = Program((str(_commands / "codex"),), tuple(environment.items()), RUN_SECONDS)
-        return self.run_client(program, *arguments, may_fail=may_fail)
+        return self.start_codex(*arguments, may_fail=may_fail)
+
+    def start_codex(self, *arguments: str, may_fail: bool = False) -> str:
+        environment = (("DEEPSEEK_API_KEY", KEY), ("CODEX_API_KEY", KEY))
+        return self.run_client(Program(self.executable, environment, RUN_SECONDS), *arguments, may_fail=may_fail)
 
     def ask(self, question: str, *options: str, may_fail: bool = False) -> str:
         return self.codex("exec", *OPTIONS, *options, question, may_fail=may_fail)
@@ -128,28 +88,28 @@ class CodexCase(ClientCase):
         thought = f"Step {number}.{AWKWARD}"
         match number:
             case 0:
-                return Answer(thought, None, self.commands("cat notes.txt"))
+                return Answer(thought, None, self.shell("cat notes.txt"))
             case 1:
-                return Answer(thought, "I look around.", self.commands("ls -a", self.pause))
+                return Answer(thought, "I look around.", self.shell("ls -a", self.pause))
             case 2:
                 return Answer(thought, "", self.patch(payload))
             case 3:
-                return Answer(thought, None, self.other_agent(payload) + self.commands("cat notes.txt"))
+                return Answer(thought, None, self.other_agent(payload) + self.shell("cat notes.txt"))
             case 5:
-                return Answer(thought, None, self.commands("wc -l notes.txt"))
+                return Answer(thought, None, self.shell("wc -l notes.txt"))
         return Answer(thought, f"Done with step {number}.")
 
     def call(self, index: int, name: str, arguments: Json) -> Call:
         return Call(f"call_{index:02}_{len(self.said):024}", name, json.dumps(arguments))
 
-    def commands(self, *commands: str) -> tuple[Call, ...]:
+    def shell(self, *commands: str) -> tuple[Call, ...]:
         return tuple(self.call(index, "exec_command", {"cmd": command}) for index, command in enumerate(commands))
 
     def patch(self, payload: Json) -> tuple[Call, ...]:
         """By the tool for it where there is one, else by the command that Codex finds in what a shell is to run."""
         if any(tool["function"]["name"] == "apply_patch" for tool in payload["tools"]):
             return (self.call(0, "apply_patch", {"input": PATCH}),)
-        return self.commands(f"apply_patch <<'EOF'\n{PATCH}EOF\n")
+        return self.shell(f"apply_patch <<'EOF'\n{PATCH}EOF\n")
 
     def other_agent(self, payload: Json) -> tuple[Call, ...]:
         """A call into a namespace, where Codex has one: closing an agent that was never there."""
@@ -205,7 +165,7 @@ class CodexTest(CodexCase):
 
     def test_a_session_continues_from_sealed_reasoning_when_the_database_is_lost(self) -> None:
         """Codex 0.166 keeps the plain words of an item as well; they are taken from it."""
-        self.assert_session(between=lambda: (self.lose_the_database(), self.leave_only_sealed_reasoning()))
+        self.assert_session(between=lambda: (self.start_proxy("secret"), self.leave_only_sealed_reasoning()))
 
     def test_a_task_continues_when_the_database_is_lost_amid_it(self) -> None:
         """A command tells when it runs, and waits until everything but the secret is gone."""
@@ -217,7 +177,7 @@ class CodexTest(CodexCase):
 
         def lose() -> None:
             if begun.read_bytes():
-                self.lose_the_database()
+                self.start_proxy("secret")
                 done.write_bytes(b"")
                 lost.set()
 
@@ -281,16 +241,13 @@ class SetUpTest(CodexCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.start_proxy()
-        assert self.proxy is not None
-        self.settings = self.home / ".codex" / "config.toml"
-        self.settings.parent.mkdir()
-        self.settings.write_text(self.THEIRS, encoding="utf-8")
-        self.set_up("codex", self.proxy.url.removesuffix("/v1"))
+        self.settings_file = self.home / ".codex" / "config.toml"
+        self.settings_file.parent.mkdir()
+        self.settings_file.write_text(self.THEIRS, encoding="utf-8")
+        self.set_up("codex", self.start_proxy())
 
     def codex(self, *arguments: str, config: str | None = None, may_fail: bool = False) -> str:
-        program = Program((str(_commands / "codex"),), (("DEEPSEEK_API_KEY", KEY),), RUN_SECONDS)
-        return self.run_client(program, *arguments, may_fail=may_fail)
+        return self.start_codex(*arguments, may_fail=may_fail)
 
     def test_the_task_runs_with_the_catalogue(self) -> None:
         self.assert_task_done(self.ask("Put Brötchen on my list instead of bread."))
@@ -303,7 +260,7 @@ class SetUpTest(CodexCase):
 
     def test_codex_reads_the_catalogue_as_it_was_written(self) -> None:
         found = {model["slug"]: model for model in json.loads(self.codex("debug", "models"))["models"]}
-        written = json.loads((self.settings.parent / "deepseek-proxy-models.json").read_text("utf-8"))["models"]
+        written = json.loads((self.settings_file.parent / "deepseek-proxy-models.json").read_text("utf-8"))["models"]
         self.assertEqual(2, len(written))
         for model in written:
             # Releases before this one ask for these.
@@ -314,7 +271,7 @@ class SetUpTest(CodexCase):
     def test_what_codex_adds_meanwhile_survives_the_undo(self) -> None:
         self.codex("mcp", "add", "notes", "--", "true")
         self.undo("codex")
-        left = self.settings.read_text("utf-8")
+        left = self.settings_file.read_text("utf-8")
         self.assertTrue(left.startswith(self.THEIRS), left)
         self.assertEqual({"true"}, {server["command"] for server in tomllib.loads(left)["mcp_servers"].values()})
 
@@ -326,7 +283,7 @@ class SearchTest(CodexCase):
         match len(self.said):
             case 0:
                 searches = (Search(("rain", "雨"), reasoning="Where? "), Search(url="https://a.example"))
-                return Answer("And what do I need?", None, self.commands("cat notes.txt"), searches=searches)
+                return Answer("And what do I need?", None, self.shell("cat notes.txt"), searches=searches)
             case 1:
                 cited = (Citation("https://a.example", "A", 0, 2),)
                 return Answer("So.", "It rains.", searches=(Search(text="I look again."),), citations=cited)
@@ -396,7 +353,7 @@ class CompactionTest(CodexCase):
         ):
             return Answer(None, "The list was read: milk and bread.")
         if not self.said:
-            return Answer("I look.", None, self.commands("cat notes.txt"))
+            return Answer("I look.", None, self.shell("cat notes.txt"))
         return Answer("I know it.", "All done.")
 
     def test_a_context_that_is_full_continues_from_its_summary(self) -> None:

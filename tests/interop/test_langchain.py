@@ -1,6 +1,5 @@
 """LangChain's standard tests through the proxy; see langchain_suite."""
 
-import importlib.util
 import subprocess
 import sys
 import unittest
@@ -12,12 +11,6 @@ SUITE = "tests/interop/langchain_suite.py"
 RUN_SECONDS = 120
 # One event loop for all tests: LangChain's models share their connections.
 OPTIONS = ("asyncio_mode=auto", "asyncio_default_test_loop_scope=session", "asyncio_default_fixture_loop_scope=session")
-NEEDED = ("langchain_tests", "langchain_openai", "langchain_deepseek", "langchain_anthropic")
-
-
-def setUpModule() -> None:
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        raise unittest.SkipTest(f"{', '.join(missing)} not installed: pip install '.[interop]'")
 
 
 class LangChainTest(unittest.TestCase):

@@ -2,21 +2,19 @@
 
 import os
 import threading
-import unittest
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import anthropic
+import openai
+
 from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from tests.fake_deepseek import Answer
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
-
-try:
-    import anthropic
-    import openai
-except ImportError:
-    raise unittest.SkipTest("openai or anthropic is not installed: pip install '.[interop]'") from None
+from tests.support.polling import wait_until
+from tests.support.threads import in_background
 
 KEY, MODEL = "sk-the-key-of-ann", "deepseek-v4-pro"
 QUESTION: Any = [{"role": "user", "content": "hi"}]
@@ -90,13 +88,16 @@ class LimitsTest(SocketTestCase):
             with self.subTest(api):
                 proxy = self.ann(concurrent=1)
                 with self.running_request(proxy) as end:
-                    # The first try is refused, and ends the running request, so that the second one has room.
+                    # The first try is refused, which ends the running request, so that the second one has room.
                     with mock.patch.object(self.fake, "_responder", return_value=Answer(content="hello")):
-                        timer = threading.Timer(0.2, end)
-                        timer.start()
+                        thread = in_background(self, self.end_when_refused, proxy, end)
                         self.ways(proxy, retries=2)[api]()
-                        timer.join()
+                        thread.join()
                 self.assertEqual(1, self.refusals(proxy))
+
+    def end_when_refused(self, proxy: RunningProxy, end: Callable[[], object]) -> None:
+        wait_until(lambda: self.refusals(proxy))
+        end()
 
     @contextmanager
     def running_request(self, proxy: RunningProxy) -> Iterator[Callable[[], None]]:

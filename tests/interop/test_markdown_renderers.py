@@ -126,7 +126,7 @@ class ServedBlockTest(NodeCase):
         return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
 
     def test_the_answer_stands_outside_the_block_and_looks_as_it_does_alone(self) -> None:
-        url = self.proxy_with()
+        url = self.start_proxy()
         shown = []
         for name, (thought, _) in THOUGHTS.items():
             shown.append(self.content(url, thought, stream=True))

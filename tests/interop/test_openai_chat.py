@@ -3,20 +3,16 @@
 Whatever a test asks, every byte that comes back is checked when the test ends (see typed_chat).
 """
 
-import unittest
 from typing import Any
 
+import openai
+
 from tests.fake_deepseek import Answer, Call, Failure
-from tests.support.cursor import WEATHER_TOOLS
-
-try:
-    import openai
-except ImportError:
-    raise unittest.SkipTest("the openai package is not installed: pip install '.[interop]'") from None
-
 from tests.interop import typed_chat
-from tests.interop.recorded_case import KEY, MODEL, SECONDS, THOUGHT, RecordedCase
+from tests.interop.command_line import KEY, MODEL
+from tests.interop.recorded_case import SECONDS, THOUGHT, RecordedCase
 from tests.interop.typed import Answered, Json
+from tests.support.cursor import WEATHER_TOOLS
 
 CALLS = (Call("call_0", "get_location", "{}"), Call("call_1", "get_weather", '{"city": "雨"}'))
 OFF = {"extra_body": {"thinking": {"type": "disabled"}}}
@@ -49,11 +45,11 @@ class ChatCase(RecordedCase):
 
     def client(self, **settings: Any) -> openai.OpenAI:
         self.recorders.append(typed_chat.Recorder())
-        url = self.proxy(**settings).url
+        url = f"{self.start_proxy(**settings)}/v1"
         http: Any = self.recorders[-1]
         # No retries: a test wants to see the first answer.
         client = openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=SECONDS, http_client=http)
-        return self.stack.enter_context(client)
+        return self.enterContext(client)
 
     def last_chunks(self) -> list[Json]:
         return typed_chat.chunks(self.recorders[-1].answers[-1])

@@ -21,7 +21,7 @@ class OpenAINodeCase(NodeCase):
     needs = (OPENAI,)
 
     def ask(self, *requests: tuple[str, Json], **settings: Any) -> list[Json]:
-        url = self.proxy_with(**settings)
+        url = self.start_proxy(**settings)
         asked = [{"method": method, "body": body} for method, body in requests]
         outcomes: list[Json] = self.run_script("openai_node.mjs", baseURL=f"{url}/v1", requests=asked)
         self.assertEqual([one["error"] for one in outcomes if "error" in one], [], self.output)

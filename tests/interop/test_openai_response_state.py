@@ -4,21 +4,17 @@ Whatever a test asks, every byte that comes back is checked against the package'
 typed).
 """
 
-import unittest
 from collections.abc import Callable
 from typing import Any
 
+import openai
+
 from tests.fake_deepseek import Answer, Failure
-from tests.support.harness import PATIENCE
-
-try:
-    import openai
-except ImportError:
-    raise unittest.SkipTest("the openai package is not installed: pip install '.[interop]'") from None
-
-from tests.interop.recorded_case import MODEL, THOUGHT
+from tests.interop.command_line import MODEL
+from tests.interop.recorded_case import THOUGHT
 from tests.interop.responses_case import PATCH_TEXT, SEALED, TOOLS, ResponsesCase, calls
 from tests.interop.typed import Json
+from tests.support.harness import PATIENCE
 
 QUESTION = {"role": "user", "content": "What is the weather, and is the list right?"}
 FOLLOW_UP = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And tomorrow?"}]}
@@ -56,10 +52,10 @@ class ToolLoopTest(ResponsesCase):
         self.fake.answer(*SCRIPT)
 
     def ask(self, items: list[Any], **rest: Any) -> Any:
-        return self.client(self.running).responses.create(model=MODEL, input=items, tools=TOOLS, **rest)
+        return self.client(self.url).responses.create(model=MODEL, input=items, tools=TOOLS, **rest)
 
     def ask_streamed(self, items: list[Any], **rest: Any) -> Any:
-        sdk = self.client(self.running)
+        sdk = self.client(self.url)
         *_, last = sdk.responses.create(model=MODEL, input=items, tools=TOOLS, stream=True, **rest)
         return last.response
 
@@ -88,34 +84,34 @@ class ToolLoopTest(ResponsesCase):
             response = ask(items, store=False, include=[SEALED])
             items += [*map(echo, response.output), *(results(response) or [FOLLOW_UP])]
             if forgets:
-                self.proxy_without_a_memory()
+                self.start_proxy("secret")
         return ask(items, store=False, include=[SEALED])
 
     def test_a_chain_of_whole_answers_loses_nothing(self) -> None:
-        self.proxy()
+        self.start_proxy()
         self.assert_loop_is_whole(self.chained(self.ask))
 
     def test_a_chain_of_streams_loses_nothing(self) -> None:
-        self.proxy()
+        self.start_proxy()
         self.assert_loop_is_whole(self.chained(self.ask_streamed))
 
     def test_a_chain_made_in_the_background_loses_nothing(self) -> None:
-        self.proxy()
+        self.start_proxy()
         self.assert_loop_is_whole(self.chained(lambda items, **rest: self.ask_streamed(items, background=True, **rest)))
 
     def test_a_chain_continues_when_its_links_are_deleted_and_the_proxy_restarts(self) -> None:
         def ask(items: list[Any], **rest: Any) -> Any:
-            self.proxy()
+            self.start_proxy("all")
             response = self.ask(items, **rest)
             if "previous_response_id" in rest:
-                self.client(self.running).responses.delete(rest["previous_response_id"])
+                self.client(self.url).responses.delete(rest["previous_response_id"])
             return response
 
         self.assert_loop_is_whole(self.chained(ask))
 
     def test_an_echoed_history_loses_nothing(self) -> None:
         """`input += response.output`, as the package's own documentation has it."""
-        self.proxy()
+        self.start_proxy()
         self.assert_loop_is_whole(self.echoed(self.ask, lambda item: item))
 
     def test_an_echoed_history_loses_nothing_when_the_database_is_deleted_after_every_answer(self) -> None:
@@ -123,14 +119,14 @@ class ToolLoopTest(ResponsesCase):
             with self.subTest(name):
                 self.fake.forget()
                 self.fake.answer(*SCRIPT)
-                self.proxy()
+                self.start_proxy()
                 self.assert_loop_is_whole(self.echoed(ask, sealed_only, forgets=True))
 
 
 class StoredTest(ResponsesCase):
     def setUp(self) -> None:
         super().setUp()
-        self.sdk = self.client(self.proxy(background_workers=1))
+        self.sdk = self.client(self.start_proxy(background_workers=1))
 
     def test_plain_shapes_of_input_are_listed_in_full(self) -> None:
         items = [
@@ -156,7 +152,7 @@ class BackgroundTest(ResponsesCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.sdk = self.client(self.proxy(background_workers=1, background_queue=1))
+        self.sdk = self.client(self.start_proxy(background_workers=1, background_queue=1))
 
     def begin(self, answer: Answer | Failure | None = None, **rest: Any) -> Any:
         if answer is not None:
@@ -206,7 +202,7 @@ class BackgroundTest(ResponsesCase):
 
     def test_it_continues_when_its_client_leaves_and_can_be_followed_from_there(self) -> None:
         self.fake.answer(Answer(THOUGHT, "It is raining in Rome.", stall_after=6))
-        hasty = self.hasty_client(self.running)
+        hasty = self.hasty_client(self.url)
         with hasty.responses.create(model=MODEL, input="Rain?", background=True, stream=True) as stream:
             seen = [next(stream) for _ in range(4)]
         response = seen[0].response
@@ -229,14 +225,14 @@ class BackgroundTest(ResponsesCase):
 
 class CompactionTest(ResponsesCase):
     def test_a_compacted_chat_continues_where_the_database_is_lost(self) -> None:
-        sdk = self.client(self.proxy())
+        sdk = self.client(self.start_proxy())
         chat: list[Any] = [{"role": "user", "content": "What is the weather?"}]
         chat += sdk.responses.create(model=MODEL, input=chat).output
         self.fake.answer(Answer(None, "It rains."))
         compacted = sdk.responses.compact(model=MODEL, input=chat)
         self.assertEqual(compacted.object, "response.compaction")
         self.assertEqual([item.type for item in compacted.output], ["message", "compaction"])
-        later = self.client(self.proxy_without_a_memory())
+        later = self.client(self.start_proxy("secret"))
         # The package warns of what its own types do not allow: messages of users in an output.
         kept: list[Any] = [item.to_dict(warnings=False) for item in compacted.output]
         later.responses.create(model=MODEL, input=[*kept, {"role": "user", "content": "And now?"}])
@@ -245,6 +241,6 @@ class CompactionTest(ResponsesCase):
         self.assertIn("It rains.", sent[1]["content"])
 
     def test_tokens_are_counted(self) -> None:
-        sdk = self.client(self.proxy())
+        sdk = self.client(self.start_proxy())
         found = sdk.responses.input_tokens.count(model=MODEL, input="word " * 100, instructions="Be short.")
         self.assertGreater(found.input_tokens, 80)

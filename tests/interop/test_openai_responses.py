@@ -6,20 +6,16 @@ typed).
 
 import json
 import re
-import unittest
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import openai
+
 from tests.fake_deepseek import Answer, Call, Citation, Failure, Raw, Search
 from tests.fake_deepseek.completion import Completion, PrefixCache
-
-try:
-    import openai
-except ImportError:
-    raise unittest.SkipTest("the openai package is not installed: pip install '.[interop]'") from None
-
-from tests.interop.recorded_case import MODEL, THOUGHT
+from tests.interop.command_line import MODEL
+from tests.interop.recorded_case import THOUGHT
 from tests.interop.responses_case import (
     LOOK_UP,
     PATCH_TEXT,
@@ -143,7 +139,7 @@ VARIANTS = {
 class VariantTest(ResponsesCase):
     def setUp(self) -> None:
         super().setUp()
-        self.sdk = self.client(self.proxy())
+        self.sdk = self.client(self.start_proxy())
 
     def test_every_kind_of_answer_is_the_same_whole_streamed_and_added_up(self) -> None:
         for name, variant in VARIANTS.items():
@@ -209,7 +205,7 @@ class ToldBackTest(ResponsesCase):
     """What a request said is told back in its response, in the form of this API whatever form it had."""
 
     def test_every_way_to_offer_and_to_choose_tools(self) -> None:
-        sdk = self.client(self.proxy())
+        sdk = self.client(self.start_proxy())
         name = "get_weather"
         bare = {"type": "function", "name": name}
         of_chat = {"type": "function", "function": {"name": name, "parameters": LOOK_UP}}
@@ -223,7 +219,7 @@ class ToldBackTest(ResponsesCase):
                     self.assertEqual(chosen, choice if isinstance(choice, str) else name)
 
     def test_every_other_field(self) -> None:
-        sdk = self.client(self.proxy())
+        sdk = self.client(self.start_proxy())
         request: Json = {
             "instructions": "Be short.",
             "max_output_tokens": 2000,
@@ -247,7 +243,7 @@ class ToldBackTest(ResponsesCase):
 class FailureTest(ResponsesCase):
     def setUp(self) -> None:
         super().setUp()
-        self.sdk = self.client(self.proxy())
+        self.sdk = self.client(self.start_proxy())
 
     def assert_failed(self, answer: Answer, words: str) -> None:
         self.fake.answer(answer)

@@ -5,40 +5,25 @@ discarded.
 """
 
 import asyncio
-import unittest
 from typing import Any
 
-from tests.fake_deepseek import Answer, Call
-from tests.interop.command_line import AWKWARD, KEY, MODEL, ClientCase, Json
+import smolagents
+from pydantic_ai import Agent
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.openai import OpenAIProvider
 
-try:
-    import smolagents
-    from pydantic_ai import Agent
-    from pydantic_ai.models.anthropic import AnthropicModel
-    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-    from pydantic_ai.providers.anthropic import AnthropicProvider
-    from pydantic_ai.providers.openai import OpenAIProvider
-except ImportError as missing:
-    raise unittest.SkipTest(f"{missing.name} is not installed: pip install '.[interop]'") from None
-
-
-CALL_ID = "call_00_0123456789abcdefABCDEF01"
+from tests.fake_deepseek import Answer
+from tests.interop.command_line import KEY, MODEL, ClientCase, Json
 
 
 class PydanticAiTest(ClientCase):
     """A question that takes a tool, then a second one in the same chat."""
 
-    def script(self, payload: Json) -> Answer:
-        number = len(self.said)
-        thought = f"Step {number}.{AWKWARD}"
-        if number == 0:
-            # Without text: run_stream takes the first text of a run for its answer.
-            return Answer(thought, None, (Call(CALL_ID, "get_weather", '{"city": "Rome"}'),))
-        return Answer(thought, f"Step {number} is done.")
-
     def setUp(self) -> None:
         super().setUp()
-        self.url = self.proxy_with()
+        self.url = self.start_proxy()
         self.cities: list[str] = []
 
     def agent(self, model: Any) -> Agent:
@@ -101,7 +86,7 @@ class SmolagentsTest(ClientCase):
     def test_code_in_a_thought_does_not_run(self) -> None:
         for stream in (False, True):
             with self.subTest(stream=stream):
-                url = f"{self.proxy_with()}/v1"
+                url = f"{self.start_proxy()}/v1"
                 model = smolagents.OpenAIModel(MODEL, api_base=url, api_key=KEY)
                 agent = smolagents.CodeAgent(
                     tools=[], model=model, verbosity_level=0, stream_outputs=stream, max_steps=2
