@@ -57,6 +57,9 @@ FOREIGN_FLAGS = {
     "--rm",
     "--from",
     "--continue",
+    "--set",
+    "--import",
+    "--headless",
 }
 
 

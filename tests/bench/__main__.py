@@ -1,6 +1,7 @@
 """The command `python -m tests.bench`."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.bench", description="Measure the proxy from outside.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     options = parse_others(parser, arguments)
+    # It ends what was started, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     return bench.run(options.quick, options.command)
 
 

@@ -14,7 +14,10 @@ Written after requests of the real programs that were recorded on loopback (Code
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
+
+from tests.support import cursor
 
 Json = dict[str, Any]
 
@@ -110,18 +113,16 @@ class OpenCode(AgentClient):
         }
 
     def read(self, events: Sequence[Json]) -> list[ToolCall]:
-        message = read_chat(events)
-        self.history.append(self.echo(message))
-        return [ToolCall(call["id"], call["function"]["name"]) for call in message["tool_calls"]]
+        answer = cursor.add_up(events)
+        if answer.finish_reason is None:
+            raise ValueError("no finish_reason")
+        self.history.append(self.echo(answer))
+        return [ToolCall(call.id, call.name) for call in answer.calls]
 
-    def echo(self, message: Json) -> Json:
-        echoed = {"role": "assistant", "content": message["content"], "reasoning_content": message["reasoning_content"]}
-        calls = [
-            # As JavaScript writes it.
-            {**call, "function": {**call["function"], "arguments": _dump(json.loads(call["function"]["arguments"]))}}
-            for call in message["tool_calls"]
-        ]
-        return {**echoed, "tool_calls": calls} if calls else echoed
+    def echo(self, answer: cursor.ClientAnswer) -> Json:
+        # As JavaScript writes it.
+        calls = tuple(replace(call, arguments=_dump(json.loads(call.arguments))) for call in answer.calls)
+        return {**cursor.echo(replace(answer, calls=calls)), "reasoning_content": answer.reasoning}
 
     def add_result(self, call: ToolCall, text: str) -> None:
         self.history.append({"role": "tool", "tool_call_id": call.id, "content": text})
@@ -139,9 +140,8 @@ class Cursor(OpenCode):
             "user": "u"
         }
 
-    def echo(self, message: Json) -> Json:
-        calls = {"tool_calls": message["tool_calls"]} if message["tool_calls"] else {}
-        return {"role": "assistant", "content": message["content"], **calls}
+    def echo(self, answer: cursor.ClientAnswer) -> Json:
+        return cursor.echo(answer)
 
 
 class EditingCursor(Cursor):
@@ -273,30 +273,6 @@ class ClaudeCode(AgentClient):
 
 
 CLIENTS: tuple[type[AgentClient], ...] = (Codex, ClaudeCode, OpenCode, Cursor, EditingCursor)
-
-
-def read_chat(events: Sequence[Json]) -> Json:
-    """The message of a streamed chat completion; ValueError if it has no end."""
-    message: Json = {"content": "", "reasoning_content": "", "tool_calls": []}
-    calls: dict[int, Json] = {}
-    has_ended = False
-    for choice in (choice for event in events for choice in event.get("choices", ())):
-        delta = choice.get("delta") or {}
-        message["content"] += delta.get("content") or ""
-        message["reasoning_content"] += delta.get("reasoning_content") or ""
-        for piece in delta.get("tool_calls") or ():
-            function = piece.get("function") or {}
-            call = calls.setdefault(
-                piece["index"], {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-            )
-            call["id"] = piece.get("id") or call["id"]
-            call["function"]["name"] = function.get("name") or call["function"]["name"]
-            call["function"]["arguments"] += function.get("arguments") or ""
-        has_ended = has_ended or choice.get("finish_reason") is not None
-    if not has_ended:
-        raise ValueError("no finish_reason")
-    message["tool_calls"] = list(calls.values())
-    return message
 
 
 def _add_delta(block: Json, delta: Json) -> None:

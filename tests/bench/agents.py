@@ -31,9 +31,8 @@ from urllib.parse import urlsplit
 
 from tests.bench.__main__ import parse_others
 from tests.bench.agent_clients import CLIENTS, AgentClient, Json, ToolCall, prose
-from tests.bench.machine import CpuPinning
 from tests.bench.others import OtherCommand
-from tests.bench.rounds import Target, start_proxy
+from tests.bench.rounds import CpuPinning, Target, start_proxy
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek, ReceivedRequest, prompt
 from tests.support.processes import Server
 

@@ -6,19 +6,18 @@ response that closes its connection the next request opens a new one.
 """
 
 import json
+import re
 import select
 import selectors
 import socket
 import time
 from array import array
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.bench import http_reader
-from tests.bench.http_reader import ResponseReader
 from tests.bench.load_answers import MARK
 from tests.support.processes import BenchmarkFailed
 
@@ -28,6 +27,79 @@ _RECEIVED_AT_ONCE = 262144
 # A mark may be cut in two by the end of what was received; it is shorter than this.
 _MARK_LENGTH = 24
 CHAT = "/chat/completions"
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d+)")
+_CHUNKED = re.compile(rb"(?i)\r\ntransfer-encoding:[ \t]*chunked")
+_CONNECTION_CLOSE = re.compile(rb"(?i)\r\nconnection:[ \t]*close")
+# The end of a chunked body with the chunk and the event before it: enough to see whether the stream ended properly.
+_TAIL_BYTES = 64
+# A chat's, a response's (which closes with its usage only if it was completed), a message's.
+_LAST_EVENT = re.compile(rb'data: \[DONE\]|"total_tokens":\d+\}\}\}\n\n|"type":"message_stop"\}')
+
+
+def content_length(data: bytes | bytearray, end: int) -> int | None:
+    found = _LENGTH.search(data, 0, end)
+    return int(found[1]) if found else None
+
+
+class ResponseReader:
+    __slots__ = ("_head", "_is_chunked", "_left", "closes", "tail")
+
+    def __init__(self) -> None:
+        self._head: bytes | None = b""
+        self._left: int | None = None
+        self._is_chunked = False
+        # Whether the connection ends with this answer.
+        self.closes = False
+        self.tail = b"\r\n"
+
+    def feed(self, data: bytes) -> bool:
+        """Take the next bytes, none at the end; whether the response is complete. BenchmarkFailed unless it's a 200."""
+        if not data:
+            if self._head is not None or self._is_chunked or self._left is not None:
+                raise BenchmarkFailed("an answer was broken off")
+            return True
+        if self._head is not None:
+            data = self._head + data
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                self._head = data
+                return False
+            self._read_head(data, end)
+            data = data[end + 4 :]
+        if self._left is not None:
+            self._left -= len(data)
+            return self._left <= 0
+        self.tail = (self.tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        return self._is_chunked and self.tail.endswith(b"\r\n0\r\n\r\n")
+
+    @property
+    def is_done_stream(self) -> bool:
+        """Whether the last event ends a stream of any of the three APIs."""
+        return _LAST_EVENT.search(self.tail) is not None
+
+    def _read_head(self, data: bytes, end: int) -> None:
+        if not data.startswith((b"HTTP/1.1 200 ", b"HTTP/1.0 200 ")):
+            raise BenchmarkFailed(f"an answer was {data[:300].decode(errors='replace')!r}")
+        self._head = None
+        self._left = content_length(data, end)
+        self._is_chunked = self._left is None and _CHUNKED.search(data, 0, end) is not None
+        is_framed = self._left is not None or self._is_chunked
+        self.closes = (
+            not is_framed or data.startswith(b"HTTP/1.0") or _CONNECTION_CLOSE.search(data, 0, end) is not None
+        )
+
+
+def _body(answer: bytes) -> bytes:
+    """The body of a complete answer, without the lengths between its chunks."""
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    if not _CHUNKED.search(head):
+        return rest
+    pieces = []
+    while (length := int(rest.partition(b"\r\n")[0].partition(b";")[0], 16)) > 0:
+        start = rest.index(b"\r\n") + 2
+        pieces.append(rest[start : start + length])
+        rest = rest[start + length + 2 :]
+    return b"".join(pieces)
 
 
 def post(url: str, body: bytes, path: str = CHAT) -> bytes:
@@ -85,7 +157,7 @@ class Client:
         pieces: list[bytes] = []
         self._exchange(request, False, pieces.append)
         try:
-            return json.loads(http_reader.body(b"".join(pieces)))
+            return json.loads(_body(b"".join(pieces)))
         except ValueError as error:
             raise BenchmarkFailed(f"an answer is no JSON: {error}") from error
 
@@ -114,80 +186,38 @@ class Client:
 
 def requests_per_second(url: str, clients: int, request: bytes, seconds: float) -> float:
     """Responses per second to so many clients that all ask at once for so long."""
-    with closing(_ClientPool(url, request)) as pool:
-        for _ in range(clients):
-            pool.join()
-        return pool.rate(seconds)
+    answered = 0
+    with selectors.DefaultSelector() as selector, ExitStack() as stack:
 
+        def join() -> socket.socket:
+            sock = stack.enter_context(_connect(url))
+            selector.register(sock, selectors.EVENT_READ, ResponseReader())
+            return sock
 
-@dataclass(slots=True, eq=False)
-class _Caller:
-    sock: socket.socket
-    reader: ResponseReader = field(default_factory=ResponseReader)
-
-
-class _ClientPool:
-    def __init__(self, url: str, request: bytes) -> None:
-        self._url = url
-        self._request = request
-        self._selector = selectors.DefaultSelector()
-        self._callers: list[_Caller] = []
-
-    def close(self) -> None:
-        for caller in self._callers:
-            caller.sock.close()
-        self._selector.close()
-
-    def join(self) -> None:
         # One after another, and before the clock runs: how many may connect at once is another question.
-        caller = _Caller(_connect(self._url))
-        self._callers.append(caller)
-        caller.sock.setblocking(False)
-        self._selector.register(caller.sock, selectors.EVENT_READ, caller)
-
-    def rate(self, seconds: float) -> float:
-        answered = 0
+        joined = [join() for _ in range(clients)]
         started = now = time.perf_counter()
-        for caller in self._callers:
+        for sock in joined:
             # Small enough for the buffer of any socket.
-            caller.sock.send(self._request)
+            sock.send(request)
         while now - started < seconds:
-            ready = self._selector.select(PATIENCE_SECONDS)
+            ready = selector.select(PATIENCE_SECONDS)
             if not ready:
                 raise BenchmarkFailed(f"nothing was answered for {PATIENCE_SECONDS:g} seconds")
-            answered += sum(self._is_answered(key.data, events) for key, events in ready)
+            for key, _ in ready:
+                sock, reader = key.fileobj, key.data
+                if not reader.feed(sock.recv(_RECEIVED_AT_ONCE)):
+                    continue
+                answered += 1
+                if reader.closes:
+                    selector.unregister(sock)
+                    sock.close()
+                    sock = join()
+                else:
+                    selector.modify(sock, selectors.EVENT_READ, ResponseReader())
+                sock.send(request)
             now = time.perf_counter()
-        return answered / (now - started)
-
-    def _is_answered(self, caller: _Caller, events: int) -> bool:
-        """Go on with one client; True if it got a response and has sent its next request."""
-        if events & selectors.EVENT_WRITE:
-            caller.sock.send(self._request)
-            self._selector.modify(caller.sock, selectors.EVENT_READ, caller)
-            return False
-        if not caller.reader.feed(caller.sock.recv(_RECEIVED_AT_ONCE)):
-            return False
-        if caller.reader.closes:
-            self._reconnect(caller)
-        else:
-            caller.sock.send(self._request)
-        caller.reader = ResponseReader()
-        return True
-
-    def _reconnect(self, caller: _Caller) -> None:
-        self._selector.unregister(caller.sock)
-        caller.sock.close()
-        # Without waiting: the other clients need the thread meanwhile.
-        caller.sock = _start_connect(_address(self._url))
-        self._selector.register(caller.sock, selectors.EVENT_WRITE, caller)
-
-
-def _start_connect(address: tuple[str, int]) -> socket.socket:
-    """A socket that can be written to once it is connected; if that fails, writing does."""
-    sock = socket.socket()
-    sock.setblocking(False)
-    sock.connect_ex(address)
-    return sock
+    return answered / (now - started)
 
 
 @dataclass(frozen=True)
@@ -252,7 +282,11 @@ class _CrowdRunner:
         is_midway_over = False
         while (elapsed := time.monotonic() - started) < crowd.seconds and (self._streams or count < crowd.streams):
             while count < min(crowd.streams, elapsed / crowd.stagger + 1):
-                stream = _Stream(_start_connect(self._address))
+                sock = socket.socket()
+                sock.setblocking(False)
+                # It can be written to once it is connected; if that fails, writing does.
+                sock.connect_ex(self._address)
+                stream = _Stream(sock)
                 self._streams.add(stream)
                 self._selector.register(stream.sock, selectors.EVENT_WRITE, stream)
                 count += 1

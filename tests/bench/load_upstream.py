@@ -16,8 +16,8 @@ from contextlib import suppress
 from itertools import count
 
 from tests.bench import load_answers
-from tests.bench.http_reader import content_length
 from tests.bench.load_answers import Command
+from tests.bench.load_clients import content_length
 from tests.support.processes import wait_for_end_of_stdin
 
 # A long chat has a few megabytes.

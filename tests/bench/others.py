@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.machine import CpuPinning
-from tests.bench.rounds import Target
+from tests.bench.rounds import CpuPinning, Target
 from tests.support.processes import BenchmarkFailed, Server
 
 # Some import hundreds of packages.

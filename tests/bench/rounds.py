@@ -5,17 +5,18 @@ used from one request to its next: work after an answer counts. Another proxy th
 and a note says why; the direct way and this proxy must work.
 """
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tests.bench.load_clients import Client
-from tests.bench.machine import CpuPinning
 from tests.bench.table import DIRECT, OURS, Figure
 from tests.support.processes import BenchmarkFailed, Server, running_proxy
 
@@ -28,6 +29,43 @@ _SETTLING_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 # The share of a core; timers that fire now and then take less.
 _IDLE_SHARE = 0.05
+
+
+class CpuPinning:
+    """While entered, on Linux, the load has one core, the measured processes the next; they inherit it from us."""
+
+    def __init__(self) -> None:
+        self._before = os.sched_getaffinity(0) if sys.platform == "linux" else set[int]()
+        cores = sorted(self._before)[:2]
+        self._load, self._measured = ({each} for each in cores) if len(cores) == 2 else (self._before, self._before)
+
+    def __enter__(self) -> "CpuPinning":
+        _pin(self._load)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _pin(self._before)
+
+    def __str__(self) -> str:
+        if self._load == self._measured:
+            return "not pinned"
+        return "pinned: load on core {}, proxies on core {}".format(*self._load, *self._measured)
+
+    @contextmanager
+    def on_measured_core(self) -> Iterator[None]:
+        """Processes started inside run on the core of the measured ones."""
+        _pin(self._measured)
+        try:
+            yield
+        finally:
+            _pin(self._load)
+
+
+def _pin(cores: set[int]) -> None:
+    """Every thread has its own: a thread hands its cores only to threads that it starts later."""
+    for thread in os.listdir("/proc/self/task") if sys.platform == "linux" else ():
+        with suppress(OSError):
+            os.sched_setaffinity(int(thread), cores)
 
 
 @dataclass(frozen=True)
@@ -124,7 +162,7 @@ class Contest:
                 try:
                     results[target.name].append(ask(target))
                 except (BenchmarkFailed, OSError) as error:
-                    self.drop_target(target, what, error)
+                    self.drop(target.name, what, error)
                     running.remove(target)
             if not timed and number >= 0 and time.monotonic() - started > self.patience:
                 break
@@ -135,11 +173,11 @@ class Contest:
             {target.name: intervals(clocks[target.name][skipped:]) for target in running},
         )
 
-    def drop_target(self, target: Target, what: str, why: object) -> None:
+    def drop(self, name: str, what: str, why: object) -> None:
         """Go on without another proxy; BenchmarkFailed for the direct way and for this proxy."""
-        if target not in self.others:
-            raise BenchmarkFailed(f"{what}: {target.name}: {why}")
-        self.notes.append(f"{target.name}: {what}: {why}")
+        if name in (DIRECT, OURS):
+            raise BenchmarkFailed(f"{what}: {name}: {why}")
+        self.notes.append(f"{name}: {what}: {why}")
 
 
 def intervals(clock: Sequence[float | None]) -> list[float]:

@@ -1,27 +1,35 @@
-"""Each measure yields its rows, and a run prints them and leaves nothing behind; never how fast anything is."""
+"""Each measure yields its rows, a run prints them and leaves nothing behind; never how fast anything is."""
 
 import contextlib
 import io
 import os
+import random
+import select
 import signal
+import socket
 import sys
 import tempfile
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
+from deepseek_cursor_proxy.json_codec import encode_json
 from tests import bench
-from tests.bench import requests
+from tests.bench import agents, measures
 from tests.bench.__main__ import main
-from tests.bench.load_clients import Client, get
+from tests.bench.agent_clients import CLIENTS, AgentClient, Cursor, EditingCursor
+from tests.bench.agents import ChatResult, Model, play
+from tests.bench.load_answers import marked_chunk
+from tests.bench.load_clients import Client, Crowd, ResponseReader, get, post, requests_per_second, run_crowd
 from tests.bench.load_upstream import LoadUpstream
-from tests.bench.machine import CpuPinning
+from tests.bench.measures import QUICK, Scale, question
 from tests.bench.others import OtherCommand
-from tests.bench.rounds import Contest, Target, added_times, intervals, start_proxy
-from tests.bench.scale import QUICK, Scale
-from tests.bench.table import DIRECT, OURS, Figure, Row, Table, exponent, format_value, quantile
+from tests.bench.rounds import Contest, CpuPinning, Target, start_proxy
+from tests.bench.table import DIRECT, OURS, Figure, Row, Table
+from tests.fake_deepseek import FakeDeepSeek, Raw
+from tests.support.harness import running_proxy
 from tests.support.processes import BenchmarkFailed, Server
 from tests.support.systems import ROOT
 
@@ -49,6 +57,8 @@ MEASURES = (
     "growth exponent, 1 to 2 turns",
     *("warm start to first /v1/models answer", "CPU until then", "idle memory"),
 )
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
 
 
 class TestMeasures(unittest.TestCase):
@@ -57,13 +67,14 @@ class TestMeasures(unittest.TestCase):
         upstream = self.enterContext(LoadUpstream())
         self.upstream = Server(upstream.url, os.getpid())
         self.direct = Target(DIRECT, upstream.url, (self.upstream,))
-        # It restores nothing, and nothing is known of its processes.
-        self.other = Target("other", upstream.url)
-        self.enterContext(patch.object(requests, "_IDLE_SECONDS", 0.0))
+        self.enterContext(patch.object(measures, "_IDLE_SECONDS", 0.0))
 
-    def test_every_measure_yields_its_rows_beside_a_proxy_that_restores_nothing(self) -> None:
+    def test_every_measure_yields_its_rows_beside_a_proxy_that_restores_nothing_and_does_not_start(self) -> None:
+        # Nothing is known of its processes.
+        other = Target("other", self.upstream.url)
+        missing = OtherCommand("other", f"{sys.executable} -m no_such_module_here {{port}}")
         with start_proxy(CpuPinning(), self.upstream, self.place / "proxy") as ours:
-            contest = Contest(self.direct, ours, (self.other,))
+            contest = Contest(self.direct, ours, (other,), commands=(missing,))
             rows = list(bench.measure(contest, TINY, self.place))
         self.assertEqual(list(MEASURES), [row.measure.strip() for row in rows])
         for row in rows:
@@ -72,17 +83,23 @@ class TestMeasures(unittest.TestCase):
                 self.assertTrue("start" in row.measure or row.figures.get("other"), row)
             if row.measure.strip() == "failed streams":
                 self.assertEqual({0}, {figure.value for figure in row.figures.values() if figure})
-        lost = "cached tool turns: only 0 of 1 turns reached DeepSeek with their reasoning"
-        self.assertEqual([f"other: {lost}"], contest.notes)
+        lost, unstarted = contest.notes
+        self.assertEqual("other: cached tool turns: only 0 of 1 turns reached DeepSeek with their reasoning", lost)
+        self.assertRegex(unstarted, "other: a start: other did not start: .*no_such_module_here")
         with self.assertRaisesRegex(BenchmarkFailed, "only 0 of 1 turns"):
-            list(bench.growing_chats(Contest(self.direct, Target(OURS, self.direct.url)), TINY))
+            list(measures.growing_chats(Contest(self.direct, Target(OURS, self.direct.url)), TINY))
 
-    def test_another_proxy_that_does_not_answer_is_noted(self) -> None:
-        silent = Target("other", "http://127.0.0.1:9")
-        contest = Contest(self.direct, self.direct, (silent,))
-        failed = next(row for row in bench.crowds(contest, TINY) if "failed" in row.measure)
+    def test_another_proxy_may_fail_and_the_direct_way_and_this_proxy_may_not(self) -> None:
+        ours, other = Target(OURS, self.direct.url), Target("other", "http://127.0.0.1:9")
+        contest = Contest(self.direct, ours, (other,))
+        failed = next(row for row in measures.crowds(contest, TINY) if "failed" in row.measure)
         self.assertEqual(1, (failed.figures["other"] or Figure(0, ())).value)
         self.assertIn("other: 1 streams: 1 failed, 1 with: ", contest.notes[0])
+        [row, *_] = measures.small_requests(contest, TINY)
+        self.assertEqual({DIRECT, OURS}, set(row.figures))
+        self.assertIn("other: small requests: ", contest.notes[-1])
+        with self.assertRaisesRegex(BenchmarkFailed, f"small requests: {OURS}: "):
+            list(measures.small_requests(Contest(self.direct, Target(OURS, other.url)), TINY))
 
     def test_another_proxy_is_started_by_its_command_and_ended(self) -> None:
         text = f"{sys.executable} -m deepseek_cursor_proxy --port {{port}} --base-url {{upstream}}"
@@ -91,35 +108,27 @@ class TestMeasures(unittest.TestCase):
                 client.ask(get(other.url, "/models"))
         with self.assertRaises(OSError):
             Client(other.url).ask(b"")
-        missing = OtherCommand("none", f"{sys.executable} -m no_such_module_here {{port}}{{upstream}}")
-        with self.assertRaisesRegex(BenchmarkFailed, "none did not start: .*no_such_module_here"):
-            with missing.running(self.upstream, self.place, CpuPinning()):
-                self.fail("it did not start")
 
 
 class TestRun(unittest.TestCase):
     """What a run prints and how it ends; the proxy and its DeepSeek are started for real."""
 
-    def setUp(self) -> None:
-        self.seen: list[tuple[Path, Contest]] = []
-
     def measure(self, contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
-        self.seen.append((place, contest))
+        self.place, self.contest = place, contest
         self.assertEqual(QUICK.requests, scale.requests)
         yield Row("first", "s", {OURS: Figure.of([1])})
         contest.notes.append("a note")
 
     def assert_nothing_is_left(self) -> None:
-        [(place, contest)] = self.seen
-        self.assertFalse(place.exists())
-        for target in contest.all:
+        self.assertFalse(self.place.exists())
+        for target in self.contest.all:
             self.assertIsNone(target.cpu_seconds())
             with self.assertRaises(OSError):
                 Client(target.url).ask(b"")
 
     def test_the_benchmark_prints_machine_columns_rows_and_notes(self) -> None:
         with patch.object(bench, "measure", self.measure), contextlib.redirect_stdout(io.StringIO()) as out:
-            self.assertEqual(0, main(["--quick"]))
+            self.assertEqual(0, bench.run(quick=True))
         machine, blank, columns, row, second_blank, note = out.getvalue().splitlines()
         self.assertEqual(("", "", "a note"), (blank, second_blank, note))
         self.assertRegex(machine, r"Python \d.* · \d+ cores · (not )?pinned.* · \d{4}-\d\d-\d\d · quick$")
@@ -134,23 +143,12 @@ class TestRun(unittest.TestCase):
             yield from self.measure(contest, scale, place)
             signal.raise_signal(signal.SIGTERM)
 
-        with patch.object(bench, "measure", measure), self.assertRaises(SystemExit):
-            bench.run(quick=True, out=io.StringIO())
+        stopped = signal.getsignal(signal.SIGTERM)
+        self.addCleanup(signal.signal, signal.SIGTERM, stopped)
+        with patch.object(bench, "measure", measure), contextlib.redirect_stdout(io.StringIO()):
+            self.assertRaises(KeyboardInterrupt, main, ["--quick"])
         self.assert_nothing_is_left()
         self.assertEqual(before, before and os.sched_getaffinity(0))
-
-    def test_a_failure_is_one_line_and_exit_code_1(self) -> None:
-        failure = BenchmarkFailed("the proxy\ndid not answer")
-        with patch.object(bench, "_contest", side_effect=failure), contextlib.redirect_stderr(io.StringIO()) as errors:
-            self.assertEqual(1, bench.run(quick=True, out=io.StringIO()))
-        self.assertEqual("bench: the proxy did not answer\n", errors.getvalue())
-
-    def test_crowds_without_enough_descriptors_are_left_out_and_noted(self) -> None:
-        """macOS allows 256 by default."""
-        with patch.object(bench, "raise_descriptors", return_value=256):
-            scale, [note] = bench._fit_to_limits(QUICK)
-        self.assertEqual((100,), scale.crowds)
-        self.assertIn("400 streams: not measured, a process may open 256 files here", note)
 
     def test_a_wrong_flag_is_refused_with_what_is_wrong(self) -> None:
         for flags, words in (
@@ -163,55 +161,112 @@ class TestRun(unittest.TestCase):
                     main(flags)
                 self.assertIn(words, errors.getvalue())
 
-
-class TestRounds(unittest.TestCase):
-    def contest(self, patience: float = 60.0) -> Contest:
-        return Contest(Target(DIRECT, ""), Target(OURS, ""), (Target("other", ""),), patience)
-
-    def test_every_round_asks_each_target_and_the_first_does_not_count(self) -> None:
-        order: list[str] = []
-        rounds = self.contest().run_rounds("it", 2, lambda target: order.append(target.name) or len(order))
-        self.assertEqual([DIRECT, OURS, "other"] * 3, order)
-        self.assertEqual({DIRECT: [4, 7], OURS: [5, 8], "other": [6, 9]}, rounds.results)
-        self.assertEqual({OURS: [1, 1], "other": [2, 2]}, added_times(rounds.results))
-        self.assertEqual([1, 1], self.contest(-1).run_rounds("it", 2, lambda _: 1, timed=True).results[OURS])
-        self.assertEqual([1], self.contest(-1).run_rounds("it", 9, lambda _: 1).results[OURS])
-
-    def test_another_proxy_may_fail_and_the_direct_way_and_this_proxy_may_not(self) -> None:
-        def ask(target: Target) -> int:
-            if target.name == failing:
-                raise ConnectionRefusedError("nobody there")
-            return 1
-
-        for failing in (DIRECT, OURS):
-            with self.assertRaisesRegex(BenchmarkFailed, f"it: {failing}: nobody there"):
-                self.contest().run_rounds("it", 1, ask)
-        failing, some = "other", self.contest()
-        self.assertEqual({DIRECT, OURS}, set(some.run_rounds("it", 1, ask).results))
-        self.assertEqual(["other: it: nobody there"], some.notes)
-
-    def test_intervals_lie_between_two_readings_of_a_clock(self) -> None:
-        self.assertEqual([2.0, 3.0], intervals([1.0, 3.0, 6.0]))
-        self.assertEqual([], intervals([1.0, None, 6.0]))
-
-
-class TestTable(unittest.TestCase):
-    def test_the_arithmetic_of_samples(self) -> None:
-        self.assertEqual([3, 2.5, 7], [quantile([5, 1, 3], 0.5), quantile([4, 1, 2, 3], 0.5), quantile([7], 0.95)])
-        self.assertAlmostEqual(0.95, quantile([0.0, 1.0], 0.95))
-        self.assertAlmostEqual(2.09, exponent({turns: 3 * turns**2.09 for turns in (10.0, 50.0, 200.0)}) or 0)
-        self.assertEqual([None] * 4, [exponent({10.0: 3.0}), Figure.of([]), Figure.mean([]), Figure.single(None)])
-        self.assertEqual(3.0, (Figure.mean([1.0, 1.0, 7.0]) or Figure(0, ())).value)
-
     def test_a_line_has_medians_with_their_spread_and_ratios(self) -> None:
         row = Row("speed", "ms", {DIRECT: Figure.of([1, 2, 3]), OURS: Figure.of([4]), "other": Figure.of([8])})
         table = Table(["other", "gone"])
         cells = [[cell.strip() for cell in line.split("  ") if cell] for line in (table.heading(), table.line(row))]
         self.assertEqual(["direct", "this proxy", "other", "gone", "ours / other", "ours / gone"], cells[0][1:])
         self.assertEqual(["speed, ms", "2.00 (1.10 - 2.90)", "4.00", "8.00", "-", "0.500", "-"], cells[1])
-        self.assertIsNone(Row("failed", "", {OURS: Figure.of([1]), "other": Figure.of([0])}).ratio("other"))
 
-    def test_figures_have_their_significant_digits(self) -> None:
-        values = (2158687.0, 1234.5, 12.34, 1.234, 0.1234, 0.0123, 0.00001, 0)
-        expected = ["2.16M", "1,234", "12.3", "1.23", "0.123", "0.012", "1.0e-05", "0"]
-        self.assertEqual(expected, [format_value(value) for value in values])
+
+class TestLoad(unittest.TestCase):
+    def setUp(self) -> None:
+        self.fake = self.enterContext(FakeDeepSeek())
+        self.client = self.enterContext(closing(Client(self.fake.url)))
+        self.plain, self.stream = (post(self.fake.url, question("hello", stream=stream)) for stream in (False, True))
+
+    def test_the_end_of_a_response_is_found_however_it_is_split(self) -> None:
+        sized = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
+        for answer in (sized, HEAD + b"5\r\nhello\r\n" + END):
+            for cut in range(1, len(answer)):
+                reader = ResponseReader()
+                self.assertEqual((False, True), (reader.feed(answer[:cut]), reader.feed(answer[cut:])))
+        for answer in (b"", sized[:-1], HEAD, b"HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\nBusy."):
+            with self.assertRaisesRegex(BenchmarkFailed, "broken off|503.*Busy"):
+                reader = ResponseReader()
+                reader.feed(answer)
+                reader.feed(b"")
+
+    def test_a_connection_is_kept_and_opened_again_after_the_server_has_closed_it(self) -> None:
+        """As every client does: a server ends what is idle, while another column is waited for."""
+        for request in (self.stream, self.plain):
+            self.client.ask(request, is_stream=request is self.stream)
+        self.assertEqual(1, self.fake.connections)
+        self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
+        self.client.ask(self.plain)
+        self.assertTrue(select.select([self.client._socket], [], [], 5)[0])
+        self.client.ask(self.plain)
+        self.assertEqual(2, self.fake.connections)
+        self.fake.answer(Raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"))
+        self.assertGreater(requests_per_second(self.fake.url, 3, self.plain, 0.01), 0)
+
+    def heard_of(self, *chunks: bytes) -> tuple[int, list[str]]:
+        """What a crowd of one hears when three chunks are due."""
+        self.fake.answer(Raw(b"".join(chunks)))
+        result = run_crowd(Crowd(self.fake.url, self.stream, 1, 3, 100))
+        return len(result.lags), result.failures
+
+    def test_a_crowd_counts_every_chunk_once_and_says_what_failed(self) -> None:
+        first, second, third = (marked_chunk(moment, True) for moment in (1, 2, 3))
+        # As a proxy does that shows the thinking in the text.
+        self.assertEqual((3, []), self.heard_of(HEAD, first + first, second, third, END))
+        self.assertEqual((1, ["an answer was broken off"]), self.heard_of(HEAD, first))
+        self.assertEqual((1, ["a stream ended after 1 of 3 chunks"]), self.heard_of(HEAD, first, END))
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            result = run_crowd(Crowd(url, self.stream, 2, 1, 1000, grace=0.01))
+        self.assertEqual(["nothing came in time"] * 2, result.failures)
+        # What is merely late has not failed.
+        self.fake.answer(Raw(HEAD + first, then_stall=True))
+        result = run_crowd(Crowd(self.fake.url, self.stream, 1, 3, 1000, grace=0.5))
+        self.assertEqual((1, []), (len(result.lags), result.failures))
+
+    def test_deepseek_answers_each_turn_anew_and_counts_the_reasonings_but_blank_ones(self) -> None:
+        upstream = self.enterContext(LoadUpstream())
+        client = self.enterContext(closing(Client(upstream.url)))
+        turns = [{"role": "assistant", "reasoning_content": each} for each in ("a", " b", '"', "", " ", "\n \t", None)]
+        body = encode_json({"messages": [{"role": "user", "content": "bench:turn"}, *turns]})
+        found = [client.fetch(post(upstream.url, body))["choices"][0]["message"] for _ in range(2)]
+        self.assertEqual(2, len({message["reasoning_content"] for message in found}))
+        self.assertEqual(2, len({message["tool_calls"][0]["id"] for message in found}))
+        self.assertEqual(3, client.fetch(get(upstream.url, "/restored")))
+        with self.assertRaisesRegex(BenchmarkFailed, "400.*only answers the benchmark"):
+            client.ask(post(upstream.url, question("hello")))
+
+
+class TestAgents(unittest.TestCase):
+    # A question with all its calls, its answer, and the next question.
+    TURNS = 12
+
+    def setUp(self) -> None:
+        self.fake = self.enterContext(FakeDeepSeek(responder=lambda payload: self.model.respond(payload)))
+        self.fake.is_lenient = True
+
+    def play(self, kind: Callable[[random.Random], AgentClient], url: str) -> ChatResult:
+        self.model = Model(seed=1)
+        self.fake.forget()
+        return play(kind(random.Random(2)), Target("proxy", url), self.fake, self.model, self.TURNS)
+
+    def test_every_agent_gets_its_answers_and_deepseek_all_reasoning_with_an_unchanged_prefix(self) -> None:
+        proxy = self.enterContext(running_proxy(self.fake.url))
+        for kind in CLIENTS:
+            with self.subTest(kind.name):
+                result = self.play(kind, proxy)
+                self.assertEqual(("", self.TURNS, self.TURNS - 1), (result.error, result.answered, result.reasonings))
+                changed = [share for share in result.prefixes if share < 1]
+                self.assertEqual((self.TURNS - 1, kind is EditingCursor), (len(result.prefixes), len(changed) == 1))
+
+    def test_without_a_proxy_a_client_that_drops_its_reasoning_is_refused_and_an_api_may_be_absent(self) -> None:
+        result = self.play(Cursor, self.fake.url)
+        self.assertEqual((1, 0), (result.answered, result.reasonings))
+        self.assertIn("must be passed back", result.error)
+        bare = self.enterContext(FakeDeepSeek(has_chat_alone=True))
+        self.assertEqual("–", str(self.play(CLIENTS[0], bare.url)))
+
+    def test_the_table_has_a_row_for_each_agent(self) -> None:
+        out = io.StringIO()
+        with patch.object(agents, "CLIENTS", CLIENTS[:2]):
+            self.assertEqual(0, agents.run((), out, turns=2))
+        names = [line.split("|")[1].strip() for line in out.getvalue().splitlines()[2:4]]
+        self.assertEqual([kind.name for kind in CLIENTS[:2]], names)
+        self.assertIn("2 · 1 · 100.0 %", out.getvalue())
