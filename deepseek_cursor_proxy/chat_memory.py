@@ -17,7 +17,7 @@ of them continues from its own last result:
     details    Messages with reasoning       the same with its details       reasoning/server_turns, if wanted
     items      Messages with reasoning       the same with whole searches    reasoning/server_turns, if there are any
     roles      Messages with reasoning       the same in the roles to send   deepseek/history_repair, for V4
-    encode     Messages with reasoning       JSON bytes                      deepseek/apis/chat_api
+    encode     Messages with reasoning       JSON bytes                      deepseek/chat_api
 
 The contract of a stage: its result is never changed, and depends on nothing but its items and its conditions. Items are
 compared as objects, with `is`, so a stage that makes an equal object anew costs the next one time and nothing else:

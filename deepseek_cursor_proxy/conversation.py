@@ -149,9 +149,9 @@ class ChatRequest(NamedTuple):
     custom_tools: frozenset[str] = frozenset()
     # Tools of a namespace, by their names upstream: the namespace, and the name that the client knows.
     tool_namespaces: Mapping[str, tuple[str, str]] = _EMPTY
-    # Tools whose names DeepSeek refuses: the names that it gets (see deepseek/tools/tool_definitions).
+    # Tools whose names DeepSeek refuses: the names that it gets (see deepseek/tool_definitions).
     sent_names: Mapping[str, str] = _EMPTY
-    # The API that the client uses; see deepseek/tools/server_tools for its name.
+    # The API that the client uses; see deepseek/server_tools for its name.
     client_api: str = "chat"
     # Tools that DeepSeek runs itself, as the client declares them, and the choice of one that it forces.
     server_tools: tuple[Mapping[str, Any], ...] = ()
@@ -248,7 +248,7 @@ class ServerDelta(NamedTuple):
 
 
 class RunTemplate(Protocol):
-    """What all chunks of a run have in common; see deepseek/apis/chat_stream."""
+    """What all chunks of a run have in common; see deepseek/chat_stream."""
 
     # Whether the string that differs is the reasoning, and not the text.
     @property

@@ -7,7 +7,7 @@ errors stay.
 
 import re
 
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.model_names import CONTEXT_TOKENS
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
+from deepseek_cursor_proxy.deepseek.chat_api import plain_text
 from deepseek_cursor_proxy.deepseek.hosts import Host
 from deepseek_cursor_proxy.deepseek.model_names import takes_later_system
 from deepseek_cursor_proxy.deepseek.rules import FILLER

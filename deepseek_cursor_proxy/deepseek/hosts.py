@@ -2,7 +2,7 @@
 
 A Host says under which name reasoning goes back (its ReasoningForm) and which fields switch thinking on and off;
 `tests/fake_deepseek/dialects` has the sources of these facts. Answers are read under every name, whatever the host
-(`apis.chat_api.read_reasoning`). Other hosts work as DeepSeek does, with the form that their answers show
+(`chat_api.read_reasoning`). Other hosts work as DeepSeek does, with the form that their answers show
 (`exchange/upstreams.py`). This file imports nothing of the package: `GET /models` needs it.
 """
 

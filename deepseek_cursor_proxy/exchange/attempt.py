@@ -25,13 +25,12 @@ from functools import partial
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, with_server_tools
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read, read_own_names, restore_names
+from deepseek_cursor_proxy.deepseek import rules, server_tools
+from deepseek_cursor_proxy.deepseek.api import CHAT, with_server_tools
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents, Read, read_own_names, restore_names
 from deepseek_cursor_proxy.deepseek.error_messages import is_overflow
 from deepseek_cursor_proxy.deepseek.history_repair import use_template_roles
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
-from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, WrittenCalls
 from deepseek_cursor_proxy.exchange.services import Services

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from deepseek_cursor_proxy.access import Caller
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Reply, ToolCall
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, TooManyAttempts

@@ -16,7 +16,7 @@ from contextlib import closing
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Reply
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import join_stream
+from deepseek_cursor_proxy.deepseek.chat_stream import join_stream
 from deepseek_cursor_proxy.deepseek.error_messages import name_upstream
 from deepseek_cursor_proxy.deepseek.history_repair import use_template_roles
 from deepseek_cursor_proxy.deepseek.prices import Cost

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
+from deepseek_cursor_proxy.deepseek.server_tools import MESSAGES
 from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.json_codec import object_in, repair_object
 from deepseek_cursor_proxy.protocols.tools import echoed_message

@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
+from deepseek_cursor_proxy.deepseek.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.model_names import vision_model
 from deepseek_cursor_proxy.deepseek.prices import PriceList
 from deepseek_cursor_proxy.errors import BadRequest

@@ -38,11 +38,10 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key, is_credential
 from deepseek_cursor_proxy.config.upstreams import UpstreamTable, serving
 from deepseek_cursor_proxy.conversation import ChatRequest, Reply
-from deepseek_cursor_proxy.deepseek import hosts
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi, chat_api_for, with_server_tools
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import begins_with_block
+from deepseek_cursor_proxy.deepseek import hosts, server_tools
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi, chat_api_for, with_server_tools
+from deepseek_cursor_proxy.deepseek.chat_stream import begins_with_block
 from deepseek_cursor_proxy.deepseek.hosts import Host, ReasoningForm
-from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.errors import NotFound, ProxyError
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.redaction import safe_text

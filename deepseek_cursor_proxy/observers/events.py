@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.reasoning.chats import PromptTokens

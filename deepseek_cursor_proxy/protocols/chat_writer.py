@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Run, RunTemplate
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
-from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.deepseek import server_tools
+from deepseek_cursor_proxy.deepseek.chat_stream import split_run
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json

@@ -28,8 +28,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, join_pieces, pack_items
-from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.deepseek.tools.server_tools import RESPONSES
+from deepseek_cursor_proxy.deepseek import server_tools
+from deepseek_cursor_proxy.deepseek.server_tools import RESPONSES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, object_at, optional, optional_string
 from deepseek_cursor_proxy.protocols import messages as chat_messages
 from deepseek_cursor_proxy.protocols.tools import NO_TOOLS, ToolNames, upstream_name, wrap_text

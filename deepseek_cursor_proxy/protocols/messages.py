@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, pack_items
+from deepseek_cursor_proxy.deepseek import server_tools
 from deepseek_cursor_proxy.deepseek.images import placeholder
-from deepseek_cursor_proxy.deepseek.tools import server_tools
-from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, MESSAGES
+from deepseek_cursor_proxy.deepseek.server_tools import CHAT, MESSAGES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, json_text, object_at, optional, optional_string
 from deepseek_cursor_proxy.protocols.tools import NO_TOOLS, ToolNames, wrap_text
 

@@ -7,7 +7,7 @@ the shape of a body by the name of the model, so every endpoint accepts chat mes
 To add a request field that DeepSeek takes as it is: add it to _FORWARDED_FIELDS, and to _PARAMS in
 features/web_search/responses_api.py if its Responses API has it. One that needs translation: add it to
 _TRANSLATED_FIELDS and to conversation.ChatRequest, read it in `parse`, send it in `payload` of
-deepseek/apis/chat_api.py and of features/web_search/responses_api.py. A field in _RESPONSE_FIELDS of
+deepseek/chat_api.py and of features/web_search/responses_api.py. A field in _RESPONSE_FIELDS of
 features/responses/envelope.py or in _IGNORED_FIELDS of features/messages/request.py never gets here: take it out of
 that list.
 """
@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatName, ChatRequest, Memo, Message, Parts
-from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, rules
-from deepseek_cursor_proxy.deepseek.tools import tool_definitions
-from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT, RESPONSES
+from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, rules, tool_definitions
+from deepseek_cursor_proxy.deepseek.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.json_codec import Json, bad_field, optional, optional_name, optional_string
 from deepseek_cursor_proxy.protocols import input_items, tools

@@ -30,7 +30,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, join_pieces
-from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_definitions
+from deepseek_cursor_proxy.deepseek import server_tools, tool_definitions
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import (
     LONGEST_NAME,
@@ -173,7 +173,7 @@ def read(
 def upstream_name(qualified: QualifiedName) -> str:
     """The upstream name of a tool inside a namespace if no other tool has it; DeepSeek has functions only.
 
-        multi_agent_v1__spawn_agent     both names, if deepseek/tools/tool_definitions would accept that
+        multi_agent_v1__spawn_agent     both names, if deepseek/tool_definitions would accept that
         clock_v1__now_d18367a464        else, as for `now` of `clock.v1`, the beginnings of both and a hash of the whole
 
     It depends on the two names alone unless it collides, and never on the order of the tools. So a chat has the same

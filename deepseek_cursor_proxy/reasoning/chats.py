@@ -23,7 +23,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Memo, value_key
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.rules import is_forced
 from deepseek_cursor_proxy.reasoning.identity import History, MessageOutline
 from deepseek_cursor_proxy.redaction import safe_text

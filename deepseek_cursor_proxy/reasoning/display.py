@@ -7,7 +7,7 @@ answer closes it. How a block is written and read again is in thinking_blocks, w
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
+from deepseek_cursor_proxy.deepseek.chat_stream import split_run
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.thinking_blocks import BlockWriter, Form

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, Memo, Message, ToolCall
-from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.deepseek import server_tools
 from deepseek_cursor_proxy.json_codec import canonical_json
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Lookup, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
-from deepseek_cursor_proxy.deepseek.apis.chat_api import plain_text
+from deepseek_cursor_proxy.deepseek.chat_api import plain_text
 from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, is_silent, repair
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER, ReasoningNeed, reasoning_needs

@@ -17,7 +17,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import Message, is_blank, pack_items
-from deepseek_cursor_proxy.deepseek.tools.server_tools import is_made_by_tool
+from deepseek_cursor_proxy.deepseek.server_tools import is_made_by_tool
 from deepseek_cursor_proxy.reasoning.identity import TurnKeys, details_key, digest, is_unique_id, text_bytes
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, PreparedRequest
 

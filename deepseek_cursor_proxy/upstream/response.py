@@ -20,7 +20,7 @@ from typing import Protocol
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.bodies import ContentDecoder, can_decode

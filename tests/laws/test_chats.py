@@ -16,7 +16,7 @@ from unittest import mock
 from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Batches, Message, Reply
-from deepseek_cursor_proxy.deepseek.apis import chat_api, chat_stream
+from deepseek_cursor_proxy.deepseek import chat_api, chat_stream
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter

@@ -9,8 +9,8 @@ from typing import Any
 from deepseek_cursor_proxy.chat_memory import Chat
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
-from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.deepseek import server_tools
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.features.web_search.messages_api import MESSAGES
 from deepseek_cursor_proxy.features.web_search.responses_api import RESPONSES
 from deepseek_cursor_proxy.json_codec import encode_json

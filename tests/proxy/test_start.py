@@ -12,7 +12,7 @@ from tests.support.systems import ROOT
 LATER = {
     "deepseek_cursor_proxy.api.endpoints.chat",
     "deepseek_cursor_proxy.deepseek.model_resolver",
-    "deepseek_cursor_proxy.deepseek.apis.chat_api",
+    "deepseek_cursor_proxy.deepseek.chat_api",
     "deepseek_cursor_proxy.conversation",
     "deepseek_cursor_proxy.upstream.client",
     "deepseek_cursor_proxy.http1.sse",

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, StreamReader
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents, StreamReader
 from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.features.responses import envelope
 from deepseek_cursor_proxy.features.responses.envelope import Frame
 from deepseek_cursor_proxy.features.responses.writer import ResponseWriter

@@ -13,8 +13,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message, ToolCall
-from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek import chat_api, rules
 from deepseek_cursor_proxy.deepseek.history_repair import use_template_roles
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK
 from deepseek_cursor_proxy.json_codec import decode_json_object, encode_json

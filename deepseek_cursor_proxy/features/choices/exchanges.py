@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import split_run
+from deepseek_cursor_proxy.deepseek.chat_stream import split_run
 from deepseek_cursor_proxy.deepseek.prices import add_costs
 from deepseek_cursor_proxy.deepseek.usage import add_usage, read_usage
 from deepseek_cursor_proxy.errors import Overloaded, ProxyError, ProxyStopping, TooLarge, UpstreamFailed

@@ -7,8 +7,8 @@ from time import monotonic
 from deepseek_cursor_proxy.api.clients import is_small_job
 from deepseek_cursor_proxy.api.endpoint import GenerationEndpoint
 from deepseek_cursor_proxy.api.routes import new_request_id
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT
-from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.deepseek import server_tools
+from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
 from deepseek_cursor_proxy.features.messages.request import parse
 from deepseek_cursor_proxy.features.messages.writer import (

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_resolver
-from deepseek_cursor_proxy.deepseek.tools.server_tools import MESSAGES
+from deepseek_cursor_proxy.deepseek.server_tools import MESSAGES
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.features.messages.errors import THREADS
 from deepseek_cursor_proxy.features.sealed import Opener, Sealer, unseal_each

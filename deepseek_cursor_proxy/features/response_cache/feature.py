@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Heartbeat, Reply
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.prices import Cost
-from deepseek_cursor_proxy.deepseek.tools.server_tools import CHAT
+from deepseek_cursor_proxy.deepseek.server_tools import CHAT
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.feature import Feature

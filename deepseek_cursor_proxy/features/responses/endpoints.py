@@ -18,9 +18,9 @@ from urllib.parse import parse_qs
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.api.endpoint import Endpoint, GenerationEndpoint, show
 from deepseek_cursor_proxy.api.reply import Events, internal_error, stream_reply, write_events
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT
+from deepseek_cursor_proxy.deepseek import server_tools
+from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
-from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
 from deepseek_cursor_proxy.features.responses import envelope
 from deepseek_cursor_proxy.features.responses.envelope import Frame, ResponseOptions, error_code

@@ -13,10 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, ToolCall
-from deepseek_cursor_proxy.deepseek import model_names, rules
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek import chat_api, model_names, rules, server_tools
 from deepseek_cursor_proxy.deepseek.images import attachments
-from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.json_codec import object_in
 
 # Tokens that DeepSeek's layout adds: the marks around messages, the text that explains tools, the tags of calls and

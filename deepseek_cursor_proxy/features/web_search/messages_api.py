@@ -16,13 +16,12 @@ from itertools import islice
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, Message, unpack_items
-from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.api import UpstreamApi
-from deepseek_cursor_proxy.deepseek.apis.chat_api import new_call_id
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, ParsedEvents
+from deepseek_cursor_proxy.deepseek import chat_api, server_tools
+from deepseek_cursor_proxy.deepseek.api import UpstreamApi
+from deepseek_cursor_proxy.deepseek.chat_api import new_call_id
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, ParsedEvents
 from deepseek_cursor_proxy.deepseek.images import placeholder
 from deepseek_cursor_proxy.deepseek.rules import FILLER
-from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json, json_text, object_in
 

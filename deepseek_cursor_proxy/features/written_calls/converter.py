@@ -16,10 +16,9 @@ from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, OtherReasoning, ToolCall
-from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents, Read
+from deepseek_cursor_proxy.deepseek import chat_api, server_tools
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents, Read
 from deepseek_cursor_proxy.deepseek.rules import is_forced
-from deepseek_cursor_proxy.deepseek.tools import server_tools
 from deepseek_cursor_proxy.features.written_calls.call_markup import (
     MARKUP,
     NO_MARKERS,

@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.conversation import ChatRequest
-from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek import chat_api, rules
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstream

@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.tools.tool_definitions import sent_name
+from deepseek_cursor_proxy.deepseek.tool_definitions import sent_name
 from tests.fake_deepseek import Answer, Call, Raw
 from tests.support.apis import CHAT, RESPONSES, Api, ApiTestCase, Json, each_api, each_form
 from tests.support.raw_streams import streamed
 from tests.support.width import some
-from tests.unit.deepseek.tools.test_tool_definitions import AUTOMATION, EMPTY
+from tests.unit.deepseek.test_tool_definitions import AUTOMATION, EMPTY
 from tests.unit.features.written_calls.test_forced_tools import ARGUMENTS, CALL_TEXT, CALLS, NO_CALLS
 
 READ, LONG = "mcp.files/read", "mcp_" + "very_" * 20 + "long"

@@ -4,7 +4,7 @@ import time
 import unittest
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, pack_items
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.deepseek.history_repair import CANCELLED, repair, use_template_roles
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK
 from tests.fake_deepseek import contract

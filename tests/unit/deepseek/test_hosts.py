@@ -5,9 +5,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
-from deepseek_cursor_proxy.deepseek import hosts
-from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_api import read_reasoning
+from deepseek_cursor_proxy.deepseek import chat_api, hosts
+from deepseek_cursor_proxy.deepseek.chat_api import read_reasoning
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm, choose
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 

@@ -5,7 +5,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, read_completion
+from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader, read_completion
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.exchange.attempt import read_stream, read_whole
 from tests.unit.exchange.fakes import DONE, FakeResponse, Piece, event

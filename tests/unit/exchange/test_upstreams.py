@@ -5,7 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Delta, OtherReasoning, Reply
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT
+from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm
 from deepseek_cursor_proxy.errors import Forbidden, NotFound
 from deepseek_cursor_proxy.exchange.upstreams import ChatRoute, RoutedChat, Upstream, Upstreams

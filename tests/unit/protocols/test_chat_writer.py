@@ -6,7 +6,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Heartbeat
-from deepseek_cursor_proxy.deepseek.apis import chat_api, chat_stream
+from deepseek_cursor_proxy.deepseek import chat_api, chat_stream
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter

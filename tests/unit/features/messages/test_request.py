@@ -7,7 +7,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Message
-from deepseek_cursor_proxy.deepseek.apis import chat_api
+from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import (
     BadRequest,
     Overloaded,

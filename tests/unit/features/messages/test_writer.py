@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, ServerDelta, ServerPiece
-from deepseek_cursor_proxy.deepseek.apis import chat_stream
+from deepseek_cursor_proxy.deepseek import chat_stream
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.features.messages.request import MessageRequest
 from deepseek_cursor_proxy.features.messages.writer import PING, MessageHead, MessageWriter, PingingWriter

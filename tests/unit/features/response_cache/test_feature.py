@@ -4,7 +4,7 @@ import zlib
 from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat, Reply
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader
+from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.features.response_cache import feature as response_cache
 from deepseek_cursor_proxy.features.response_cache.feature import (

@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece
-from deepseek_cursor_proxy.deepseek.apis import chat_stream
+from deepseek_cursor_proxy.deepseek import chat_stream
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
 from deepseek_cursor_proxy.features.responses.envelope import error_object
 from tests.support.generated_answers import FUNCTION, answer, batches, stream, writer

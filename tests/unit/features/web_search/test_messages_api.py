@@ -15,8 +15,8 @@ from deepseek_cursor_proxy.conversation import (
     ServerPiece,
     pack_items,
 )
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
+from deepseek_cursor_proxy.deepseek.api import CHAT
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.features.messages.request import MessageRequest
@@ -31,7 +31,7 @@ from tests.support.fuzzing import cases, mutated_value
 from tests.support.histories import TOOLS, assistant, result, system, user
 from tests.support.messages_client import events as client_events
 from tests.support.width import width
-from tests.unit.deepseek.apis.test_api import IMAGES, upstream_view
+from tests.unit.deepseek.test_api import IMAGES, upstream_view
 from tests.unit.features.web_search.test_responses_api import history
 
 USE = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Delta, Heartbeat, Message, Reply
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import ParsedEvents
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.usage import read_logprobs
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.features.web_search.responses_api import ResponseReader

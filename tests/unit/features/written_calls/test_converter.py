@@ -8,8 +8,8 @@ from itertools import count
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Reply
-from deepseek_cursor_proxy.deepseek.apis.chat_api import chunk_delta
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import StreamReader, read_completion
+from deepseek_cursor_proxy.deepseek.chat_api import chunk_delta
+from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader, read_completion
 from deepseek_cursor_proxy.features.written_calls.converter import WrittenCalls
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import encode_json

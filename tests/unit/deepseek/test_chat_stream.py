@@ -9,9 +9,9 @@ from unittest import mock
 
 from deepseek_cursor_proxy.api.reply import write_events
 from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Reply, Run
-from deepseek_cursor_proxy.deepseek.apis import chat_api, chat_stream
-from deepseek_cursor_proxy.deepseek.apis.api import chat_api_for
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import (
+from deepseek_cursor_proxy.deepseek import chat_api, chat_stream
+from deepseek_cursor_proxy.deepseek.api import chat_api_for
+from deepseek_cursor_proxy.deepseek.chat_stream import (
     ChunkTemplate,
     StreamReader,
     ThinkSplitter,

@@ -4,9 +4,9 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Message, ToolCall
-from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import restore_names
-from deepseek_cursor_proxy.deepseek.tools.tool_definitions import (
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.chat_stream import restore_names
+from deepseek_cursor_proxy.deepseek.tool_definitions import (
     is_accepted,
     is_strict,
     normalize,

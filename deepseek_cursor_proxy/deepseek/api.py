@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import Chat
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta
-from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_stream import EventReader, StreamReader, read_completion
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.chat_stream import EventReader, StreamReader, read_completion
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.redaction import hide_texts
 

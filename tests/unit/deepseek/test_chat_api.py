@@ -5,9 +5,8 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Reply, ToolCall
-from deepseek_cursor_proxy.deepseek import rules
-from deepseek_cursor_proxy.deepseek.apis import chat_api, chat_stream
-from deepseek_cursor_proxy.deepseek.apis.chat_api import AnswerCalls
+from deepseek_cursor_proxy.deepseek import chat_api, chat_stream, rules
+from deepseek_cursor_proxy.deepseek.chat_api import AnswerCalls
 from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import encode_json

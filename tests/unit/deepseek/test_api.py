@@ -7,7 +7,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, UpstreamApi
+from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.features.web_search.responses_api import RESPONSES
 from tests.fake_deepseek import contract
 from tests.fake_deepseek.completion import PrefixCache

@@ -8,8 +8,8 @@ from deepseek_cursor_proxy.conversation import (
     pack_items,
     unpack_items,
 )
-from deepseek_cursor_proxy.deepseek.apis.api import CHAT, with_server_tools
-from deepseek_cursor_proxy.deepseek.tools import server_tools
+from deepseek_cursor_proxy.deepseek import server_tools
+from deepseek_cursor_proxy.deepseek.api import CHAT, with_server_tools
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.reasoning.identity import digest_message

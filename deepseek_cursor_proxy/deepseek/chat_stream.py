@@ -23,9 +23,9 @@ from itertools import chain
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat, OtherReasoning, Reply, Run
-from deepseek_cursor_proxy.deepseek.apis import chat_api
-from deepseek_cursor_proxy.deepseek.apis.chat_api import AnswerCalls
-from deepseek_cursor_proxy.deepseek.tools.server_tools import FieldFinder
+from deepseek_cursor_proxy.deepseek import chat_api
+from deepseek_cursor_proxy.deepseek.chat_api import AnswerCalls
+from deepseek_cursor_proxy.deepseek.server_tools import FieldFinder
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json

@@ -22,11 +22,11 @@ from deepseek_cursor_proxy.conversation import (
     Parts,
     value_key,
 )
+from deepseek_cursor_proxy.deepseek import server_tools, tool_definitions
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER
-from deepseek_cursor_proxy.deepseek.tools import server_tools, tool_definitions
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json, object_in
 
