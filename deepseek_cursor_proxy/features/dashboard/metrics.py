@@ -209,7 +209,8 @@ class Statistics:
         """Count a request that has ended."""
         with self.lock:
             self._minute(self._now()).add(record)
-            self._add_time(record.timing.total)
+            for start, seconds in _seconds_by_minute(self._now(), record.timing.total):
+                self._minute(start).busy_seconds += seconds
             model = self._label(record)
             self._count_request(record.facts.api, model, record.result.value)
             if record.cost is not None:
@@ -275,11 +276,6 @@ class Statistics:
                 return OTHER
             self.models.add(model)
         return model
-
-    def _add_time(self, total: float) -> None:
-        """Add the time of a request to the minutes that it ran in."""
-        for start, seconds in _seconds_by_minute(self._now(), total):
-            self._minute(start).busy_seconds += seconds
 
     def _minute(self, at: float) -> Minute:
         start = int(at // 60) * 60

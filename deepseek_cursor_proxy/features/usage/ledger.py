@@ -140,7 +140,6 @@ _ROWS_OF_AVERAGE = 2000
 _COLUMNS = UsageRow._fields[1:]
 _INSERT = f"INSERT INTO usage ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _SELECT = f"SELECT {', '.join(UsageRow._fields)} FROM usage"
-_ANY: Mapping[str, str] = {}
 _SUMS = DaySums._fields
 _GROUP = DayGroup._fields
 _DAY_COLUMNS = (*_GROUP, *_SUMS)
@@ -203,7 +202,11 @@ class UsageLedger(Table[RequestRecord]):
 
     def _read_mean(self, model: str, period: float) -> int:
         with self._faults.guard("look up"), self.database.reader() as connection:
-            return mean_output(connection, model)
+            # Among the last rows of all models.
+            query = (
+                "SELECT avg(output) FROM usage WHERE id > (SELECT max(id) FROM usage) - ? AND model = ? AND output > 0"
+            )
+            return round(connection.execute(query, (_ROWS_OF_AVERAGE, model)).fetchone()[0] or 0)
         return 0
 
     def _write(self, entries: Sequence[RequestRecord], despite_fault: bool) -> Sequence[UsageRow]:
@@ -295,12 +298,6 @@ def read_key_names(connection: Reader) -> dict[bytes, str]:
     return dict(found.fetchall())
 
 
-def mean_output(connection: Reader, model: str) -> int:
-    """The output tokens of a model's answers, on average, among the last rows of all; 0 if there is none."""
-    query = "SELECT avg(output) FROM usage WHERE id > (SELECT max(id) FROM usage) - ? AND model = ? AND output > 0"
-    return round(connection.execute(query, (_ROWS_OF_AVERAGE, model)).fetchone()[0] or 0)
-
-
 def sum_by(
     connection: Reader, column: str, since: float, until: float, failures: Sequence[str]
 ) -> list[tuple[str, str, DaySums]]:
@@ -336,9 +333,7 @@ def read_times(
     return connection.execute(f"SELECT {columns} FROM usage WHERE {where}", (since, until, outcome))
 
 
-def read_page(
-    connection: Reader, limit: int, before_id: int | None = None, wanted: Mapping[str, str] = _ANY
-) -> Sequence[UsageRow]:
+def read_page(connection: Reader, limit: int, before_id: int | None, wanted: Mapping[str, str]) -> Sequence[UsageRow]:
     """Rows newest first: those below an id, with these values in columns."""
     where = ["id < ?", *(f"{name} = ?" for name in UsageRow._fields if name in wanted)]
     values = [wanted[name] for name in UsageRow._fields if name in wanted]
@@ -359,7 +354,3 @@ def find_id(connection: Reader, number: int, since: float) -> int | None:
     query = "SELECT max(id) FROM usage WHERE ended_at >= ? AND number = ?"
     found: int | None = connection.execute(query, (since, number)).fetchone()[0]
     return found
-
-
-def count(connection: Reader) -> int:
-    return int(connection.execute("SELECT count(*) FROM usage").fetchone()[0])

@@ -55,7 +55,7 @@ class LedgerTestCase(StoreFileTestCase):
 
     def rows(self) -> list[UsageRow]:
         with self.database.reader() as connection:
-            return list(ledger.read_page(connection, 10_000))
+            return list(ledger.read_page(connection, 10_000, None, {}))
 
     def sums(self, day: str = "2026-11-17") -> dict[tuple[str, ...], DaySums]:
         with self.database.reader() as connection:
