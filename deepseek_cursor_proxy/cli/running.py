@@ -74,7 +74,7 @@ def read_or_create_key(store: Path) -> str:
 
 @contextlib.contextmanager
 def address_file(store: Path, url: str, *, is_of_run: bool = False) -> Iterator[None]:
-    """Have a file with this address as long as the context lasts. A file that cannot be written is done without."""
+    """Keep a file with this address as long as the context lasts; nothing fails if it cannot be written."""
     if str(store) == ":memory:":
         yield
         return

@@ -146,8 +146,8 @@ def find_admin(config: ProxyConfig) -> AdminFacts:
     if (found := running.find(config)) is None:
         return AdminFacts(path, state, key)
     proxy = running.read_stats(found.body)
-    told = _ask_settings(store, found.url, key) if proxy is not None else {}
-    return AdminFacts(path, state, key, found.url, found.is_proven, found.status, proxy, told)
+    settings = _ask_settings(store, found.url, key) if proxy is not None else {}
+    return AdminFacts(path, state, key, found.url, found.is_proven, found.status, proxy, settings)
 
 
 def _ask_settings(store: Path, url: str, key: str | None) -> Mapping[str, str]:
@@ -157,21 +157,20 @@ def _ask_settings(store: Path, url: str, key: str | None) -> Mapping[str, str]:
                 return {str(each["name"]): str(each["value"]) for each in json.loads(answer.body)["settings"]}
     return {}
 
-    # The settings that decide where a running proxy sends requests; the variables of this command may differ.
 
-
-_UPSTREAM_KEYS = (*("base_url", "upstream_host", "model", "models", "upstreams", "allow_plain_http_upstream"),)
+# The settings that decide where a running proxy sends requests; the variables of this command may differ.
+_UPSTREAM_KEYS = ("base_url", "upstream_host", "model", "models", "upstreams", "allow_plain_http_upstream")
 
 
 def follow(settings: Settings, facts: AdminFacts) -> Settings:
     """The settings with the upstream of the running proxy, if one runs."""
-    told: dict[str, Any] = {}
+    running_values: dict[str, Any] = {}
     for declared in DECLARATIONS:
         if declared.key in _UPSTREAM_KEYS and declared.key in facts.settings:
             with contextlib.suppress(StartupError, tomllib.TOMLDecodeError):
                 value = tomllib.loads(f"value = {facts.settings[declared.key]}")["value"]
-                told[declared.field] = declared.parse(value, "the running proxy")
-    return settings._replace(config=replace(settings.config, **told))
+                running_values[declared.field] = declared.parse(value, "the running proxy")
+    return settings._replace(config=replace(settings.config, **running_values))
 
 
 def _key_state(path: Path, key: str | None) -> str:

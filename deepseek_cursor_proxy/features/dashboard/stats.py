@@ -215,7 +215,7 @@ def _process_metrics(context: AdminContext) -> Iterator[Metric]:
     yield build
 
 
-# The process; None if the system does not tell …
+# The process; None if the system does not say …
 
 
 def memory_bytes() -> int | None:
