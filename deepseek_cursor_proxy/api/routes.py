@@ -141,7 +141,7 @@ class Routes:
         """The error in the shape of the API that the request is meant for."""
         request_id = new_request_id()
         for name in self._refusals:
-            refuse: Refuse = _load(name)
+            refuse: Refuse = load(name)
             if (reply := refuse(request, error, request_id, headers)) is not None:
                 return reply
         if isinstance(error, errors.Unauthorized):
@@ -253,7 +253,7 @@ def new_request_id() -> str:
 
 
 @cache
-def _load(name: str) -> Any:
+def load(name: str) -> Any:
     """What a name stands for: the module below the package, a colon, and what is in it."""
     module, _, place = name.partition(":")
     return getattr(import_module(f"deepseek_cursor_proxy.{module}"), place)
@@ -262,7 +262,7 @@ def _load(name: str) -> Any:
 @cache
 def _load_endpoint(name: str) -> tuple[Callable[..., Any], Callable[..., HttpReply]]:
     class_name, _, method = name.rpartition(".")
-    return (endpoint_class := _load(class_name)), getattr(endpoint_class, method)
+    return (endpoint_class := load(class_name)), getattr(endpoint_class, method)
 
 
 _MESSAGES_PATH = re.compile(r"(?:/[^/]+)?(?:/v1)?/messages(?:/|\Z)")

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
@@ -18,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.access import Access
+from deepseek_cursor_proxy.api.routes import load
 from deepseek_cursor_proxy.cli.running import PROOF_PATH, proof
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.features.dashboard import requests, stats
@@ -66,15 +66,6 @@ _ENDPOINTS: tuple[tuple[str, _Endpoint], ...] = (
 )
 
 
-def _load(named: str | _Endpoint) -> _Endpoint:
-    """The endpoint; that of a feature is named by its module below the package, a colon, and its own name."""
-    if not isinstance(named, str):
-        return named
-    module, _, place = named.partition(":")
-    endpoint: _Endpoint = getattr(import_module(f"deepseek_cursor_proxy.{module}"), place)
-    return endpoint
-
-
 class AdminApp:
     """Called by the threads of the listener; `reload` by the main thread."""
 
@@ -111,7 +102,8 @@ class AdminApp:
             raise errors.BadRequest("The query has too many fields.") from None
         for pattern, endpoint in self._endpoints:
             if (match := re.fullmatch(pattern, request.path)) is not None:
-                found = _load(endpoint)(self._context, fields, *match.groups())
+                call = load(endpoint) if isinstance(endpoint, str) else endpoint
+                found = call(self._context, fields, *match.groups())
                 return found if isinstance(found, HttpReply) else HttpReply.json(found)
         raise errors.NotFound(
             "There is nothing at this path of the dashboard's port; the API is at the proxy's own port."
