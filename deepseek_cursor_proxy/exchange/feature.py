@@ -60,6 +60,8 @@ class Feature:
 
     # That of its folder.
     name: str
+    # Modules of its folder `views` that are views of the dashboard.
+    views: tuple[str, ...] = ()
 
     def start(self, services: "Services") -> None:
         """Called once, when all features are open."""

@@ -71,6 +71,7 @@ def _handler(proxy: BusyProxy) -> type[BaseHTTPRequestHandler]:
                     found |= proxy.changes
                     hidden = [FIELDS[name] for name in proxy.missing]
                     found = {name: value for name, value in found.items() if name not in hidden}
+                    found["views"] = [name for name in FIELDS if name not in proxy.missing]
                 self._send(json.dumps(found).encode(), "application/json", 404 if is_missing else 200)
             else:
                 reply = files.reply(url.path)

@@ -181,13 +181,15 @@ class StaticFiles:
     Only names that are in the folder are served, so no path leads out of it.
     """
 
-    def __init__(self, folder: Traversable | None = None) -> None:
+    def __init__(self, features: Traversable | None = None) -> None:
         # By way of resources, because the package may be in a zip file.
-        self._folder = folder or files("deepseek_cursor_proxy.features.dashboard") / "page"
+        self._features = features or files("deepseek_cursor_proxy.features")
 
     @cached_property
     def _files(self) -> dict[str, Traversable]:
-        found = dict(_walk(self._folder, ""))
+        found = dict(_walk(self._features / "dashboard" / "page", ""))
+        for feature in self._features.iterdir() if self._features.is_dir() else ():
+            found |= _walk(feature / "views", "/js/views")
         return {**found, "/": found[_INDEX]} if _INDEX in found else found
 
     def has(self, path: str) -> bool:

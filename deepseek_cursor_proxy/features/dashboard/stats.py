@@ -89,6 +89,7 @@ def stats(context: AdminContext) -> dict[str, Any]:
         "store": _store(context),
         **dict(chain(*(each.facts(services).items() for each in services.features))),
         "process": _process(),
+        "views": list(chain(*(each.views for each in services.features))),
         "tracing": context.config.trace_dir is not None,
         "currency": services.config.currency,
     }

@@ -37,6 +37,7 @@ _LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 class Keys(Feature):
     name = "keys"
+    views = ("keys",)
 
     def __init__(self) -> None:
         # None as long as no key has a name; then it stays.

@@ -68,6 +68,7 @@ class Sessions(Feature):
     """Called by the threads of requests; the lock protects all fields."""
 
     name = "sessions"
+    views = ("sessions",)
 
     def __init__(self, config: ProxyConfig, store_path: Path) -> None:
         """`store_path` is the path of the reasoning store."""

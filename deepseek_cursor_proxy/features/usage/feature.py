@@ -24,6 +24,7 @@ _REPORT_SECONDS = 5.0
 
 class Usage(Feature):
     name = "usage"
+    views = ("usage",)
 
     def __init__(self, database: Database) -> None:
         # Has requests from the request log.

@@ -13,18 +13,22 @@ from deepseek_cursor_proxy.features.dashboard.app import StaticFiles
 
 class StaticFilesTest(unittest.TestCase):
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory())) / "dashboard"
-        (self.folder / "js" / "views").mkdir(parents=True)
+        features = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = features / "dashboard" / "page"
+        for folder in (self.folder / "js" / "views", features / "keys" / "views"):
+            folder.mkdir(parents=True)
         for name in ("index.html", "js/views/now.js", ".hidden.js", "notes.txt"):
             (self.folder / name).write_text(name)
+        (features / "keys" / "views" / "keys.js").write_text("of the feature")
         (self.folder.parent / "secret.js").write_text("secret")
-        self.files = StaticFiles(self.folder)
+        self.files = StaticFiles(features)
 
     def test_files_are_served_by_their_path_and_type(self) -> None:
         for path, body, kind in (
             ("/", b"index.html", "text/html; charset=utf-8"),
             ("/index.html", b"index.html", "text/html; charset=utf-8"),
             ("/js/views/now.js", b"js/views/now.js", "text/javascript; charset=utf-8"),
+            ("/js/views/keys.js", b"of the feature", "text/javascript; charset=utf-8"),
         ):
             with self.subTest(path):
                 reply = self.files.reply(path)

@@ -11,20 +11,14 @@ import * as router from "./router.js";
 import { gate, loading, stoppedBanner } from "./states.js";
 import { cycleTheme, showTheme } from "./theme.js";
 import { ChatView } from "./views/chat.js";
-import { KeysView } from "./views/keys.js";
 import { NowView } from "./views/now.js";
 import { RequestsView } from "./views/requests.js";
-import { SessionsView } from "./views/sessions.js";
 import { StoreView } from "./views/store.js";
-import { UsageView } from "./views/usage.js";
 
 const VIEWS = {
   now: [NowView, "Now"],
   requests: [RequestsView, "Requests"],
   chats: [ChatView, "Chat"],
-  usage: [UsageView, "Usage"],
-  keys: [KeysView, "Keys"],
-  sessions: [SessionsView, "Sessions"],
   store: [StoreView, "Store and settings"],
 };
 
@@ -44,7 +38,7 @@ const poll = new Poll(
     const page = missing && (await getJson(`/api/requests${missing}`, signal));
     format.setCurrency(stats.currency);
     model.update(stats, page);
-    showTabs(stats);
+    await showTabs(stats);
     if (shown && shown === views[currentName()]) shown.update();
     else showView();
     showTitle();
@@ -58,12 +52,16 @@ const poll = new Poll(
   },
 );
 
-// A view without anything to show has no tab, and neither has one whose feature the proxy lacks.
-function showTabs({ today, named_keys: keys, sessions }) {
-  tab("usage").hidden = today === undefined;
-  tab("keys").hidden = !keys;
-  // Null: they cannot be read, which the view says.
-  tab("sessions").hidden = sessions === undefined || sessions === 0;
+// The views of features are loaded when the proxy names them. One without anything to show has no tab.
+async function showTabs(stats) {
+  for (const name of stats.views) {
+    if (!VIEWS[name]) {
+      const { View, title, isShown } = await import(`./views/${name}.js`);
+      VIEWS[name] = [View, title, isShown];
+      tab("store").before(h("a", { href: `#/${name}`, "data-view": name }, title));
+    }
+    tab(name).hidden = !VIEWS[name][2](stats);
+  }
 }
 
 const tab = (name) => document.querySelector(`.tabs [data-view="${name}"]`);

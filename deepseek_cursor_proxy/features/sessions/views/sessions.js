@@ -19,7 +19,11 @@ const COLUMNS = [
   ["Cost", "number w-cost"],
 ];
 
-export class SessionsView {
+export const title = "Sessions";
+// Null: they cannot be read, which the view says.
+export const isShown = ({ sessions }) => sessions !== 0;
+
+export class View {
   constructor() {
     this.sessions = null;
     this.item = null;

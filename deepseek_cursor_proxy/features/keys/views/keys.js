@@ -20,7 +20,10 @@ const WORDS = {
 // From this share on a limit is nearly used up.
 const NEARLY = 0.8;
 
-export class KeysView {
+export const title = "Keys";
+export const isShown = (stats) => stats.named_keys > 0;
+
+export class View {
   constructor() {
     this.loadedAt = 0;
     this.count = h("span.quiet");

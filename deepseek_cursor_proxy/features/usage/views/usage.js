@@ -14,7 +14,10 @@ const GROUPS = { model: "Model", key: "Key", api: "API", session: "Session", cau
 const REFRESH_MS = 60_000;
 const MOST_ROWS = 100;
 
-export class UsageView {
+export const title = "Usage";
+export const isShown = ({ today }) => today !== undefined;
+
+export class View {
   constructor(model) {
     this.model = model;
     this.loadedAt = 0;
