@@ -5,9 +5,11 @@ loopback and a time limit, and nothing that it started outlives its run. What it
 Which client, what it is asked and what the model says to it is the business of the tests.
 """
 
+import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from tests.interop import packages
 from tests.support.harness import RunningProxy
 
 ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parent / "node"
 MODEL = "deepseek-v4-pro"
 KEY = "sk-right"
 Json = dict[str, Any]
@@ -145,6 +148,18 @@ class ClientCase(unittest.TestCase):
     def tool_results(self) -> list[str]:
         """What the client's tools said, in the order of the calls, as DeepSeek saw it last."""
         return [message["content"] for message in self.fake.accepted[-1]["messages"] if message["role"] == "tool"]
+
+
+class NodeCase(ClientCase):
+    """A script of ours that uses packages from npm. Node looks for them where it lies, so it lies beside them."""
+
+    def run_script(self, name: str, **given: Any) -> Any:
+        """The JSON that a script printed."""
+        script = Path(shutil.copy(SCRIPTS / name, self.commands.parent.parent))
+        parameters = self.home / "parameters.json"
+        parameters.write_text(json.dumps({"apiKey": KEY, **given}), encoding="utf-8")
+        program = Program(("node", str(script)), (), 60)
+        return json.loads(self.run_client(program, str(parameters)))
 
 
 # Running somebody else's program …

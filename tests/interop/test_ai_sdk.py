@@ -1,7 +1,6 @@
 """The AI SDK through the proxy, against the strict fake: a tool loop and a second question by each of its providers."""
 
-from tests.interop.command_line import MODEL
-from tests.interop.node_case import NodeCase
+from tests.interop.command_line import MODEL, NodeCase
 
 # Pinned: seen to run on Node 20 and 22, though they ask for 22.
 PACKAGES = (

@@ -6,8 +6,8 @@ import anthropic
 
 from tests.fake_deepseek import Answer, Failure
 from tests.interop.command_line import MODEL
-from tests.interop.messages_case import LIMIT, QUESTION, MessagesCase, calls
-from tests.interop.recorded_case import THOUGHT
+from tests.interop.typed import THOUGHT
+from tests.interop.typed_messages import LIMIT, QUESTION, MessagesCase, calls
 
 
 class FailureTest(MessagesCase):
@@ -25,23 +25,17 @@ class FailureTest(MessagesCase):
         too_long = "This model's maximum context length is 1048576 tokens. However, you requested 1200000 tokens."
         billing = getattr(anthropic, "PaymentRequiredError", anthropic.APIStatusError)  # older versions have none
         huge, off = {"messages": [{"role": "user", "content": "rain " * 40_000}]}, "false"
+        wrong, none, auth = anthropic.BadRequestError, dict[str, Any](), anthropic.AuthenticationError
         for kind, error, words, retry, step, asked in (
-            (
-                "authentication_error",
-                anthropic.AuthenticationError,
-                "Not your key",
-                off,
-                Failure(401, "Not your key."),
-                {},
-            ),
-            ("invalid_request_error", anthropic.BadRequestError, "Not Exist", off, Failure(400, "Model Not Exist"), {}),
-            ("invalid_request_error", anthropic.BadRequestError, "too long: 1200000", off, Failure(400, too_long), {}),
-            ("invalid_request_error", anthropic.BadRequestError, "messages", off, None, {"messages": "Rain?"}),
-            ("billing_error", billing, "platform.deepseek.com", off, Failure(402, "No balance"), {}),
+            ("authentication_error", auth, "Not your key", off, Failure(401, "Not your key."), none),
+            ("invalid_request_error", wrong, "Not Exist", off, Failure(400, "Model Not Exist"), none),
+            ("invalid_request_error", wrong, "too long: 1200000", off, Failure(400, too_long), none),
+            ("invalid_request_error", wrong, "messages", off, None, {"messages": "Rain?"}),
+            ("billing_error", billing, "platform.deepseek.com", off, Failure(402, "No balance"), none),
             ("request_too_large", anthropic.APIStatusError, "100000 bytes", off, None, huge),
-            ("rate_limit_error", anthropic.RateLimitError, "Too many", None, Failure(429, "Too many."), {}),
-            ("overloaded_error", anthropic.OverloadedError, "try again", None, Failure(503), {}),
-            ("api_error", anthropic.InternalServerError, "out of order", None, Failure(500, "Oops"), {}),
+            ("rate_limit_error", anthropic.RateLimitError, "Too many", None, Failure(429, "Too many."), none),
+            ("overloaded_error", anthropic.OverloadedError, "try again", None, Failure(503), none),
+            ("api_error", anthropic.InternalServerError, "out of order", None, Failure(500, "Oops"), none),
         ):
             for stream in (False, True):
                 self.fake.answer(*[step] if step else [])

@@ -6,9 +6,8 @@ import anthropic
 
 from tests.fake_deepseek import Answer
 from tests.interop.command_line import MODEL
-from tests.interop.messages_case import LIMIT, QUESTION, TOOLS, MessagesCase, calls
-from tests.interop.recorded_case import THOUGHT
-from tests.interop.typed import Json
+from tests.interop.typed import THOUGHT, Json
+from tests.interop.typed_messages import LIMIT, QUESTION, TOOLS, MessagesCase, calls
 
 # What a client sends back of a turn.
 Echo = Callable[[list[Json]], list[Json]]

@@ -13,16 +13,15 @@ import anthropic  # noqa: F401
 from tests.fake_deepseek import Answer, Call
 from tests.fake_deepseek.completion import PrefixCache
 from tests.interop.command_line import MODEL
-from tests.interop.messages_case import LIMIT, QUESTION, TOOLS, MessagesCase, calls
-from tests.interop.recorded_case import THOUGHT
-from tests.interop.typed import Json
+from tests.interop.typed import THOUGHT, Json
+from tests.interop.typed_messages import LIMIT, QUESTION, TOOLS, MessagesCase, calls
 
 # One answer, asked for in every way …
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A kind of answer, what is asked for it, and what its content and its end have to be."""
+    """A kind of answer, what its content and its end have to be, and what is asked for it."""
 
     answer: Answer
     blocks: tuple[str, ...]
@@ -36,77 +35,40 @@ class Variant:
 
 # What the package no longer names, and its older versions send.
 FREE = {"extra_body": {"temperature": 0.5, "top_p": 0.9, "top_k": 5}}
+OFF, ON = {"thinking": {"type": "disabled"}}, {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+OMITTED = {"thinking": {"type": "adaptive", "display": "omitted"}, "output_config": {"effort": "high"}}
+FORCED = {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "get_weather"}}
+TOLD = {"tools": TOOLS, "system": "Be short.", "metadata": {"user_id": '{"device": "ü"}'}, **FREE}
+CITY, SHORT = ("get_weather", {"city": "Rom"}), {"max_tokens": 1040}
+THREE = calls(("get_weather", {"city": '"雨"\n'}), ("get_location", {}), ("get_weather", {}))
+BARE, CUT, HALF = (
+    (Call("call_0", name, text),)
+    for name, text in (("get_location", ""), ("get_weather", '{"city": "Rom", "da'), ("get_weather", '{"city": "Ro'))
+)
+SAID, CALLED, BOTH = ("thinking", "text"), ("thinking", "tool_use"), ("thinking", "text", "tool_use")
 
 VARIANTS = {
-    "text only": Variant(Answer(None, "Rain – 雨."), ("text",), asked={"thinking": {"type": "disabled"}}),
-    "thinking and text": Variant(
-        Answer(THOUGHT, " Rain.\n"),
-        ("thinking", "text"),
-        asked={"thinking": {"type": "enabled", "budget_tokens": 1024}},
-    ),
-    "letter by letter": Variant(
-        Answer(THOUGHT, "Rain 🌧.", calls(("get_weather", {"city": "雨"})), piece=1),
-        ("thinking", "text", "tool_use"),
-        "tool_use",
-        {"tools": TOOLS},
-    ),
-    "thinking that is not told": Variant(
-        Answer(THOUGHT, "Rain."),
-        ("thinking", "text"),
-        asked={"thinking": {"type": "adaptive", "display": "omitted"}, "output_config": {"effort": "high"}},
-    ),
+    "text only": Variant(Answer(None, "Rain – 雨."), ("text",), asked=OFF),
+    "thinking and text": Variant(Answer(THOUGHT, " Rain.\n"), SAID, asked=ON),
+    "letter by letter": Variant(Answer(THOUGHT, "Rain 🌧.", calls(CITY), piece=1), BOTH, "tool_use", {"tools": TOOLS}),
+    "thinking that is not told": Variant(Answer(THOUGHT, "Rain."), SAID, asked=OMITTED),
     "thinking alone": Variant(Answer(THOUGHT, None), ("thinking",)),
     "nothing at all": Variant(Answer(None, None), ()),
-    "parallel calls": Variant(
-        Answer(THOUGHT, None, calls(("get_weather", {"city": '"雨"\n'}), ("get_location", {}), ("get_weather", {}))),
-        ("thinking", "tool_use", "tool_use", "tool_use"),
-        "tool_use",
-        {"tools": TOOLS, "tool_choice": {"type": "auto"}},
-    ),
-    "text and a call": Variant(
-        Answer(THOUGHT, "I look it up.", calls(("get_weather", {"city": "Rom"}))),
-        ("thinking", "text", "tool_use"),
-        "tool_use",
-        {"tools": TOOLS, "system": "Be short.", "metadata": {"user_id": '{"device": "ü"}'}, **FREE},
-    ),
-    "a call without arguments": Variant(
-        Answer(THOUGHT, None, (Call("call_0", "get_location", ""),)),
-        ("thinking", "tool_use"),
-        "tool_use",
-        {"tools": TOOLS},
-    ),
-    "a forced tool": Variant(
-        Answer(None, None, calls(("get_weather", {"city": "Rom"}))),
-        ("tool_use",),
-        "tool_use",
-        {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "get_weather"}},
-    ),
-    "length": Variant(
-        Answer(THOUGHT, "It is ra", finish_reason="length"), ("thinking", "text"), "max_tokens", {"max_tokens": 1040}
-    ),
-    "length amid thinking": Variant(
-        Answer(THOUGHT, None, finish_reason="length"), ("thinking",), "max_tokens", {"max_tokens": 1040}
-    ),
-    "length amid a call": Variant(
-        Answer(THOUGHT, None, (Call("call_0", "get_weather", '{"city": "Rom", "da'),), finish_reason="length"),
-        ("thinking", "tool_use"),
-        "max_tokens",
-        {"tools": TOOLS},
-    ),
-    "length amid the first word of a call": Variant(
-        Answer(THOUGHT, None, (Call("call_0", "get_weather", '{"city": "Ro'),), finish_reason="length"),
-        ("thinking", "tool_use"),
-        "max_tokens",
-        {"tools": TOOLS},
-    ),
-    "content filter": Variant(
-        Answer(THOUGHT, "It is", finish_reason="content_filter"), ("thinking", "text"), "refusal"
-    ),
-    "stop sequences": Variant(Answer(THOUGHT, "Rain"), ("thinking", "text"), asked={"stop_sequences": ["END"]}),
-    "a model of Anthropic's": Variant(
-        Answer(THOUGHT, "Rain."), ("thinking", "text"), asked={"model": "claude-opus-4-8"}
-    ),
-}
+    "parallel calls": Variant(Answer(THOUGHT, None, THREE), ("thinking", *["tool_use"] * 3), "tool_use",
+                              {"tools": TOOLS, "tool_choice": {"type": "auto"}}),
+    "text and a call": Variant(Answer(THOUGHT, "I look it up.", calls(CITY)), BOTH, "tool_use", TOLD),
+    "a call without arguments": Variant(Answer(THOUGHT, None, BARE), CALLED, "tool_use", {"tools": TOOLS}),
+    "a forced tool": Variant(Answer(None, None, calls(CITY)), ("tool_use",), "tool_use", FORCED),
+    "length": Variant(Answer(THOUGHT, "It is ra", finish_reason="length"), SAID, "max_tokens", SHORT),
+    "length amid thinking": Variant(Answer(THOUGHT, None, finish_reason="length"), ("thinking",), "max_tokens", SHORT),
+    "length amid a call": Variant(Answer(THOUGHT, None, CUT, finish_reason="length"), CALLED, "max_tokens",
+                                  {"tools": TOOLS}),
+    "length amid the first word of a call": Variant(Answer(THOUGHT, None, HALF, finish_reason="length"), CALLED,
+                                                    "max_tokens", {"tools": TOOLS}),
+    "content filter": Variant(Answer(THOUGHT, "It is", finish_reason="content_filter"), SAID, "refusal"),
+    "stop sequences": Variant(Answer(THOUGHT, "Rain"), SAID, asked={"stop_sequences": ["END"]}),
+    "a model of Anthropic's": Variant(Answer(THOUGHT, "Rain."), SAID, asked={"model": "claude-opus-4-8"}),
+}  # fmt: skip
 
 
 class VariantTest(MessagesCase):

@@ -6,9 +6,8 @@ import anthropic
 
 from tests.fake_deepseek import Answer, Citation, Search
 from tests.interop.command_line import MODEL
-from tests.interop.messages_case import LIMIT, TOOLS, MessagesCase, calls
-from tests.interop.recorded_case import THOUGHT
-from tests.interop.typed import Json
+from tests.interop.typed import THOUGHT, Json
+from tests.interop.typed_messages import LIMIT, TOOLS, MessagesCase, calls
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
 SEARCHES = (Search(("rain", "wet"), reasoning="Look. "), Search(("again",), text="Once more.", status="failed"))

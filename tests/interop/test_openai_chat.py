@@ -10,8 +10,7 @@ import openai
 from tests.fake_deepseek import Answer, Call, Failure
 from tests.interop import typed_chat
 from tests.interop.command_line import KEY, MODEL
-from tests.interop.recorded_case import SECONDS, THOUGHT, RecordedCase
-from tests.interop.typed import Answered, Json
+from tests.interop.typed import SECONDS, THOUGHT, Answered, Json, RecordedCase
 from tests.support.cursor import WEATHER_TOOLS
 
 CALLS = (Call("call_0", "get_location", "{}"), Call("call_1", "get_weather", '{"city": "雨"}'))

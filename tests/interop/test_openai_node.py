@@ -6,8 +6,7 @@ Its streaming helpers add events up strictly: an event about a part that was nev
 from typing import Any
 
 from tests.fake_deepseek import Answer, weather_responder
-from tests.interop.command_line import AWKWARD, MODEL, Json
-from tests.interop.node_case import NodeCase
+from tests.interop.command_line import AWKWARD, MODEL, Json, NodeCase
 from tests.interop.test_openai_responses import VARIANTS
 from tests.support.cursor import WEATHER_TOOLS
 

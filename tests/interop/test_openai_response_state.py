@@ -11,9 +11,8 @@ import openai
 
 from tests.fake_deepseek import Answer, Failure
 from tests.interop.command_line import MODEL
-from tests.interop.recorded_case import THOUGHT
-from tests.interop.responses_case import PATCH_TEXT, SEALED, TOOLS, ResponsesCase, calls
-from tests.interop.typed import Json
+from tests.interop.typed import THOUGHT, Json
+from tests.interop.typed_responses import PATCH_TEXT, SEALED, TOOLS, ResponsesCase, calls
 from tests.support.harness import PATIENCE
 
 QUESTION = {"role": "user", "content": "What is the weather, and is the list right?"}
@@ -153,6 +152,9 @@ class BackgroundTest(ResponsesCase):
     def setUp(self) -> None:
         super().setUp()
         self.sdk = self.client(self.start_proxy(background_workers=1, background_queue=1))
+        # From here on the key is known: one that is not may have one job only.
+        self.sdk.responses.create(model=MODEL, input="Hello?")
+        self.fake.forget()
 
     def begin(self, answer: Answer | Failure | None = None, **rest: Any) -> Any:
         if answer is not None:
@@ -173,8 +175,6 @@ class BackgroundTest(ResponsesCase):
         return response
 
     def test_it_is_queued_in_progress_and_completed(self) -> None:
-        # From here on the key is known: one that is not may have one job only.
-        self.sdk.responses.create(model=MODEL, input="Hello?")
         running, waiting = self.begin_stalled(), self.begin(Answer(THOUGHT, "Sun."))
         self.assertEqual([running.status, waiting.status], ["queued", "queued"])
         self.assertEqual([self.status(running), self.status(waiting)], ["in_progress", "queued"])
@@ -202,7 +202,8 @@ class BackgroundTest(ResponsesCase):
 
     def test_it_continues_when_its_client_leaves_and_can_be_followed_from_there(self) -> None:
         self.fake.answer(Answer(THOUGHT, "It is raining in Rome.", stall_after=6))
-        hasty = self.hasty_client(self.url)
+        # One that reads events as they come, and may leave.
+        hasty = self.client(self.url, openai.DefaultHttpxClient(trust_env=False))
         with hasty.responses.create(model=MODEL, input="Rain?", background=True, stream=True) as stream:
             seen = [next(stream) for _ in range(4)]
         response = seen[0].response

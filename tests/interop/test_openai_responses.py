@@ -15,8 +15,8 @@ import openai
 from tests.fake_deepseek import Answer, Call, Citation, Failure, Raw, Search
 from tests.fake_deepseek.completion import Completion, PrefixCache
 from tests.interop.command_line import MODEL
-from tests.interop.recorded_case import THOUGHT
-from tests.interop.responses_case import (
+from tests.interop.typed import THOUGHT, Json
+from tests.interop.typed_responses import (
     LOOK_UP,
     PATCH_TEXT,
     SEALED,
@@ -25,7 +25,6 @@ from tests.interop.responses_case import (
     ResponsesCase,
     calls,
 )
-from tests.interop.typed import Json
 
 # One answer, asked for in every way …
 
@@ -54,86 +53,46 @@ STEPS = tuple(f"web_search_call.{step}" for step in ("in_progress", "searching",
 PAGE = "https://weather.example/rome"
 PREVIEW = {"type": "web_search_preview"}
 
+SEARCHES = (
+    *(Search(("rain", "雨"), reasoning="Where? "), Search(url=PAGE, text="I read on.")),
+    *(Search(url=PAGE, pattern="rain", has_id=False), Search(status="failed")),
+)
+CITED = Answer(THOUGHT, "Rain in Rome.", searches=SEARCHES, citations=(Citation(PAGE, "Rome", 0, 4),))
+EMPTY = Answer(None, "Rain.", searches=(Search(raw='{"type": "web_search_call"}'),))
+TOLD = {"tools": TOOLS, "instructions": "Be short.", "metadata": {"a": "b"}, "temperature": 0.5, "top_p": 1}
+OF_SCHEMA = {"type": "json_schema", "name": "place", "schema": LOOK_UP, "strict": True}
+AS_JSON = {"input": "The weather as JSON?", "text": {"format": {"type": "json_object"}}}
+ROME = ("get_weather", {"city": "Rom"})
+TWO, ONE = calls(("get_weather", {"city": "雨"}), ROME), calls(ROME)
+PATCHED, SPAWNED = calls(("apply_patch", {"input": PATCH_TEXT})), calls(("agents__spawn", {"city": "Rom"}))
+CUT = Answer(THOUGHT, None, (Call("call_0", "get_weather", '{"ci'),), finish_reason="length")
+SAID, CALLED = (*ITEM, *REASONING, *TEXT), (*ITEM, *REASONING, *CALLS)
+
 VARIANTS = {
     "text only": Variant(Answer(None, "Rain – 雨."), (*ITEM, *TEXT), {"reasoning": {"effort": "none"}}),
-    "reasoning and text": Variant(Answer(THOUGHT, "Rain."), (*ITEM, *REASONING, *TEXT)),
+    "reasoning and text": Variant(Answer(THOUGHT, "Rain."), SAID),
     "reasoning alone": Variant(Answer(THOUGHT, None), (*ITEM, *REASONING)),
     "nothing at all": Variant(Answer(None, None), ()),
-    "parallel calls": Variant(
-        Answer(THOUGHT, None, calls(("get_weather", {"city": "雨"}), ("get_weather", {"city": "Rom"}))),
-        (*ITEM, *REASONING, *CALLS),
-        {"tools": TOOLS, "tool_choice": "auto", "parallel_tool_calls": True},
-    ),
-    "text and a call": Variant(
-        Answer(THOUGHT, "I look it up.", calls(("get_weather", {"city": "Rom"}))),
-        (*ITEM, *REASONING, *TEXT, *CALLS),
-        {"tools": TOOLS, "instructions": "Be short.", "metadata": {"a": "b"}, "temperature": 0.5, "top_p": 1},
-    ),
-    "searches": Variant(
-        Answer(
-            THOUGHT,
-            "Rain in Rome.",
-            searches=(
-                Search(("rain", "雨"), reasoning="Where? "),
-                Search(url=PAGE, text="I read on."),
-                Search(url=PAGE, pattern="rain", has_id=False),
-                Search(status="failed"),
-            ),
-            citations=(Citation(PAGE, "Rome", 0, 4),),
-        ),
-        (*ITEM, *REASONING, *TEXT, *STEPS, "output_text.annotation.added"),
-        {"tools": TOOLS, "include": ["web_search_call.action.sources"]},
-    ),
-    "a search that is forced": Variant(
-        Answer(None, "Rain."), (*ITEM, *STEPS, *TEXT), {"tools": [PREVIEW], "tool_choice": PREVIEW}
-    ),
-    "a search without fields": Variant(
-        Answer(None, "Rain.", searches=(Search(raw='{"type": "web_search_call"}'),)),
-        (*ITEM, *STEPS, *TEXT),
-        {"tools": TOOLS},
-    ),
-    "call of a custom tool": Variant(
-        Answer(THOUGHT, None, calls(("apply_patch", {"input": PATCH_TEXT}))),
-        (*ITEM, *REASONING, *CUSTOM),
-        {"tools": TOOLS},
-    ),
-    "call into a namespace": Variant(
-        Answer(THOUGHT, None, calls(("agents__spawn", {"city": "Rom"}))), (*ITEM, *REASONING, *CALLS), {"tools": TOOLS}
-    ),
-    "summary": Variant(
-        Answer(THOUGHT, "Rain."),
-        (*ITEM, *SUMMARY, *TEXT),
-        {"reasoning": {"effort": "high", "summary": "auto"}},
-    ),
-    "sealed reasoning": Variant(
-        Answer(THOUGHT, "Rain."), (*ITEM, *REASONING, *TEXT), {"include": [SEALED], "store": False}
-    ),
-    "json": Variant(
-        Answer(THOUGHT, '{"weather": "rain"}'),
-        (*ITEM, *REASONING, *TEXT),
-        {"input": "The weather as JSON?", "text": {"format": {"type": "json_object"}}},
-    ),
-    "json of a schema": Variant(
-        Answer(THOUGHT, '{"city": "Rom"}'),
-        (*ITEM, *REASONING, *TEXT),
-        {"text": {"format": {"type": "json_schema", "name": "place", "schema": LOOK_UP, "strict": True}}},
-    ),
-    "length": Variant(
-        Answer(THOUGHT, "It is ra", finish_reason="length"),
-        (*ITEM, *REASONING, *TEXT),
-        {"max_output_tokens": 1040},
-        "incomplete",
-    ),
-    "length amid a call": Variant(
-        Answer(THOUGHT, None, (Call("call_0", "get_weather", '{"ci'),), finish_reason="length"),
-        (*ITEM, *REASONING, "function_call_arguments.delta"),
-        {"tools": TOOLS},
-        "incomplete",
-    ),
-    "content filter": Variant(
-        Answer(THOUGHT, "It is", finish_reason="content_filter"), (*ITEM, *REASONING, *TEXT), {}, "incomplete"
-    ),
-}
+    "parallel calls": Variant(Answer(THOUGHT, None, TWO), CALLED,
+                              {"tools": TOOLS, "tool_choice": "auto", "parallel_tool_calls": True}),
+    "text and a call": Variant(Answer(THOUGHT, "I look it up.", ONE), (*SAID, *CALLS), TOLD),
+    "searches": Variant(CITED, (*SAID, *STEPS, "output_text.annotation.added"),
+                        {"tools": TOOLS, "include": ["web_search_call.action.sources"]}),
+    "a search that is forced": Variant(Answer(None, "Rain."), (*ITEM, *STEPS, *TEXT),
+                                       {"tools": [PREVIEW], "tool_choice": PREVIEW}),
+    "a search without fields": Variant(EMPTY, (*ITEM, *STEPS, *TEXT), {"tools": TOOLS}),
+    "call of a custom tool": Variant(Answer(THOUGHT, None, PATCHED), (*ITEM, *REASONING, *CUSTOM), {"tools": TOOLS}),
+    "call into a namespace": Variant(Answer(THOUGHT, None, SPAWNED), CALLED, {"tools": TOOLS}),
+    "summary": Variant(Answer(THOUGHT, "Rain."), (*ITEM, *SUMMARY, *TEXT),
+                       {"reasoning": {"effort": "high", "summary": "auto"}}),
+    "sealed reasoning": Variant(Answer(THOUGHT, "Rain."), SAID, {"include": [SEALED], "store": False}),
+    "json": Variant(Answer(THOUGHT, '{"weather": "rain"}'), SAID, AS_JSON),
+    "json of a schema": Variant(Answer(THOUGHT, '{"city": "Rom"}'), SAID, {"text": {"format": OF_SCHEMA}}),
+    "length": Variant(Answer(THOUGHT, "It is ra", finish_reason="length"), SAID, {"max_output_tokens": 1040},
+                      "incomplete"),
+    "length amid a call": Variant(CUT, (*ITEM, *REASONING, CALLS[0]), {"tools": TOOLS}, "incomplete"),
+    "content filter": Variant(Answer(THOUGHT, "It is", finish_reason="content_filter"), SAID, {}, "incomplete"),
+}  # fmt: skip
 
 
 class VariantTest(ResponsesCase):

@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-Json = dict[str, Any]
+from tests.fake_deepseek import Answer
+from tests.interop.command_line import ClientCase, Json
 
 _EVENT = re.compile(r"event: (\S+)\ndata: (.+)\n\n")
 
@@ -73,3 +74,38 @@ def _told(error: ValidationError) -> str:
     others = [each["loc"][:-1] for each in wrong if each["type"] == "literal_error" and each["loc"][-1] == "type"]
     told = [each for each in wrong if not any(each["loc"][: len(other)] == other for other in others)]
     return "\n".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}: {each['input']!r}" for each in told or wrong)
+
+
+# An end that waits for DeepSeek to close its connection takes five seconds, and no answer here as many.
+SECONDS = 4.0
+
+# Outer whitespace, escapes, letters beyond ASCII and beyond 16 bits: what gets lost on the way.
+THOUGHT = '\n Rain?\t"für" 雨 🌧 \\n </think> \n'
+
+
+class RecordedCase(ClientCase):
+    """Clients of a package; a subclass says what an answer has to be in `check`."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.recorders: list[Recording] = []
+
+    def tearDown(self) -> None:
+        self.stop_proxy()
+        for recorder in self.recorders:
+            for answer in recorder.answers:
+                with self.subTest(method=answer.method, path=answer.path, status=answer.status):
+                    self.check(answer)
+
+    def check(self, answer: Answered) -> None:
+        raise AssertionError(f"{type(self).__name__} checks nothing")
+
+    def script(self, payload: Json) -> Answer:
+        return Answer("Thinking about it.", "Hello.")
+
+    def assert_upstream_saw(self, *reasonings: str) -> None:
+        """The last request was accepted, with these reasonings in its assistant turns."""
+        self.assertEqual([seen.refusal for seen in self.fake.refused], [])
+        messages = self.fake.accepted[-1]["messages"]
+        found = [message["reasoning_content"] for message in messages if message["role"] == "assistant"]
+        self.assertEqual(found, list(reasonings))

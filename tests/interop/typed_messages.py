@@ -13,7 +13,9 @@ from anthropic import types
 from anthropic.types.shared import ErrorResponse
 from pydantic import TypeAdapter
 
-from tests.interop.typed import Answered, Json, Recording, check_names, fit
+from tests.fake_deepseek import Call
+from tests.interop.command_line import KEY
+from tests.interop.typed import SECONDS, Answered, Json, RecordedCase, Recording, check_names, fit
 
 # Documented, and not among the types.
 OTHER_ERRORS = ("request_too_large",)
@@ -139,3 +141,42 @@ class _Blocks:
     def _check_whole(self, kind: str) -> None:
         assert kind != "thinking" or "signature_delta" in self._pieces, "thinking without a signature"
         assert kind != "text" or "text_delta" in self._pieces, "a text that says nothing"
+
+
+# What the tests share: clients of the official package, and tools …
+
+LIMIT = 4096
+QUESTION = ({"role": "user", "content": "What is the weather?"},)
+LOOK_UP = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"name": "get_weather", "description": "Weather.", "input_schema": LOOK_UP}
+LOCATION = {"name": "get_location", "description": "Where we are.", "input_schema": {"type": "object"}}
+TOOLS = (WEATHER, LOCATION)
+
+
+def calls(*wanted: tuple[str, Json], turn: int = 0) -> tuple[Call, ...]:
+    # With spaces and escapes: what comes back are the same values in other bytes.
+    return tuple(Call(f"call_{turn}{index}", name, json.dumps(given)) for index, (name, given) in enumerate(wanted))
+
+
+class MessagesCase(RecordedCase):
+    def check(self, answer: Answered) -> None:
+        check(answer)
+
+    def client(self, url: str) -> anthropic.Anthropic:
+        self.recorders.append(Recorder())
+        http: Any = self.recorders[-1]
+        # No retries: a test wants to see the first answer.
+        client = ThinkingClient(base_url=url, api_key=KEY, max_retries=0, timeout=SECONDS, http_client=http)
+        return self.enterContext(client)
+
+
+class ThinkingClient(anthropic.Anthropic):
+    """The client of the package, which asks for thinking unless a request says otherwise; `None` asks for nothing."""
+
+    def _prepare_options(self, options: Any) -> Any:
+        body = options.json_data
+        if options.url == "/v1/messages":
+            body.setdefault("thinking", {"type": "adaptive"})
+            if body["thinking"] is None:
+                del body["thinking"]
+        return super()._prepare_options(options)

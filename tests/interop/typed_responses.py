@@ -16,7 +16,9 @@ from openai.types.responses import response_item_list
 from openai.types.shared import ErrorObject
 from pydantic import TypeAdapter
 
-from tests.interop.typed import Answered, Json, Recording, check_names, fit
+from tests.fake_deepseek import Call
+from tests.interop.command_line import KEY
+from tests.interop.typed import SECONDS, Answered, Json, RecordedCase, Recording, check_names, fit
 from tests.support.responses_client import check_object
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
@@ -144,3 +146,36 @@ def _texts(item: Json) -> Iterator[str]:
     """All that is said in an item."""
     yield from (part["text"] for name in ("content", "summary") for part in item.get(name) or ())
     yield from (item[name] for name in ("arguments", "input") if name in item)
+
+
+# What the tests share: clients of the official package, and tools of every kind …
+
+SEALED = "reasoning.encrypted_content"
+
+LOOK_UP = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "name": "get_weather", "description": "Weather.", "parameters": LOOK_UP, "strict": False}
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch" /(.|\\n)+/'}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Changes files.", "format": GRAMMAR}
+SPAWN = {"type": "function", "name": "spawn", "description": "Starts an agent.", "parameters": LOOK_UP, "strict": False}
+AGENTS = {"type": "namespace", "name": "agents", "description": "Other agents.", "tools": [SPAWN]}
+SEARCH = {"type": "web_search"}
+TOOLS = (WEATHER, PATCH, AGENTS, SEARCH)
+
+PATCH_TEXT = '*** Begin Patch\n*** Add File: a "b".txt\n+Brötchen\t🌧\n*** End Patch\n'
+
+
+def calls(*wanted: tuple[str, Json], turn: int = 0) -> tuple[Call, ...]:
+    return tuple(Call(f"call_{turn}{index}", name, json.dumps(given)) for index, (name, given) in enumerate(wanted))
+
+
+class ResponsesCase(RecordedCase):
+    def check(self, answer: Answered) -> None:
+        check(answer)
+
+    def client(self, url: str, http: Any = None) -> openai.OpenAI:
+        if http is None:
+            http = Recorder()
+            self.recorders.append(http)
+        # No retries: a test wants to see the first answer.
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=SECONDS, http_client=http)
+        return self.enterContext(client)

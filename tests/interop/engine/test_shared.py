@@ -148,35 +148,3 @@ class TestProxiesOnAServer(OnAServer, test_several_proxies.SharedTestCase):
                     self.go_on(*chat, f"{seed} {step} ", rng.choice(APIS), each[step % 2], rng)
         self.assertEqual([], self.fake.refused)
         self.assertLess(slowest, MOST_SECONDS)
-
-    def test_an_engine_that_is_killed_and_starts_empty_gets_what_it_missed(self) -> None:
-        rng = random.Random(2)
-        proxies = [self.shared_proxy("one"), self.shared_proxy("two")]
-        each = self.connections(*proxies)
-        conversation, visible = self.chat(0)
-        for step in range(4):
-            self.go_on(conversation, visible, f"{step} ", rng.choice(APIS), each[0], rng)
-        self.engine.run("FLUSHALL")
-        self.engine.stop()
-        for step in range(4, 8):
-            self.go_on(conversation, visible, f"{step} ", rng.choice(APIS), each[0], rng)
-        self.engine.start()
-        self.wait_until_written(*proxies)
-        for step in range(8, 12):
-            self.go_on(conversation, visible, f"{step} ", rng.choice(APIS), each[0], rng)
-        self.assertEqual([], self.fake.refused)
-
-    def test_without_memory_the_engine_costs_no_answer(self) -> None:
-        rng = random.Random(3)
-        proxies = [self.shared_proxy("one"), self.shared_proxy("two")]
-        each = self.connections(*proxies)
-        conversation, visible = self.chat(0)
-        self.go_on(conversation, visible, "0 ", rng.choice(APIS), each[0], rng)
-        self.engine.run("CONFIG", "SET", "maxmemory", "1")
-        for step in range(1, 4):
-            self.go_on(conversation, visible, f"{step} ", rng.choice(APIS), each[0], rng)
-        self.engine.run("CONFIG", "SET", "maxmemory", "0")
-        self.wait_until_written(*proxies)
-        for step in range(4, 8):
-            self.go_on(conversation, visible, f"{step} ", rng.choice(APIS), each[step % 2], rng)
-        self.assertEqual([], self.fake.refused)
