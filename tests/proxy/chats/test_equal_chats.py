@@ -58,16 +58,6 @@ class TestEqualChats(EqualChatsTestCase):
                 self.assertEqual(sent, self.ask(history, Answer(reasoning="z", content="."))[: len(sent)])
             self.restart()
 
-    def test_many_chats_in_the_same_words_take_no_reasoning_from_the_first(self) -> None:
-        first = [user("Hello")]
-        self.ask(first, Answer(reasoning="Thought of the first.", content="Hi."))
-        first.append(user("go on"))
-        before = self.ask(first, Answer(reasoning="x", content="One."))
-        for number in range(40):
-            self.ask([user("Hello")], Answer(reasoning=f"Thought {number}.", content="Hi."))
-        first.append(user("and on"))
-        self.assertEqual(before, self.ask(first, Answer(reasoning="z", content="."))[:3])
-
     def test_a_chat_that_shows_its_reasoning_keeps_its_own(self) -> None:
         self.restart(display_reasoning=True)
         chats = {name: [user("Hello")] for name in ("a", "b")}

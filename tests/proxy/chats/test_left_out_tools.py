@@ -51,11 +51,6 @@ class TestChats(SocketTestCase):
         assert usage is not None
         self.assertLess(usage["prompt_cache_miss_tokens"], 20)
 
-    def test_a_chat_that_continues_without_tools_keeps_its_prompt(self) -> None:
-        client = self.chat()
-        self.assertEqual(2, len(self.ask(client)["tools"]))
-        self.assertEqual(2, len(self.ask(client)["tools"]))
-
     def test_the_tools_of_the_last_request_count(self) -> None:
         client = self.chat()
         client.tools = [tool("grep"), tool("find"), tool("open")]

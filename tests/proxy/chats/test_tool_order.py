@@ -30,8 +30,3 @@ class TestToolOrder(SocketTestCase):
             # Only the question itself is new; the tools alone are more.
             self.assertLess(missed, first / 4)
         self.assertEqual(1, len(bodies))
-
-    def test_tools_are_sorted_by_name_whatever_was_sent_before(self) -> None:
-        client = self.client(self.proxy())
-        self.ask(client, "hi", "m", "b")
-        self.assertEqual(["a", "b", "m"], self.ask(client, "more", "m", "a", "b")[0])

@@ -120,9 +120,6 @@ class TestUsage(SocketTestCase):
             self.assertEqual([None], list({each["usage"] for each in found}))
             self.assertLess(0, last["usage"]["completion_tokens_details"]["reasoning_tokens"])
 
-    def test_a_whole_answer_keeps_its_usage(self) -> None:
-        self.assertIn("prompt_tokens", self.round_trip(self.proxy(), {**BODY, "stream": False}).value["usage"])
-
     def test_invalid_stream_options_are_named_in_the_error(self) -> None:
         reply = self.round_trip(self.proxy(), {**BODY, "stream_options": {"include_usage": "yes"}})
         self.assertEqual((400, "stream_options.include_usage"), (reply.status, reply.value["error"]["param"]))

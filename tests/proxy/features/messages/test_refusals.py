@@ -74,12 +74,3 @@ class TestSizes(MessagesTestCase):
             with self.subTest(block["type"]):
                 self.complete(proxy, user(block), {"role": "assistant", "content": [block]}, user("q"), tools=TOOLS)
                 self.quickly(began)
-
-    def test_a_thought_of_megabytes_is_signed_and_comes_back(self) -> None:
-        proxy, began = self.proxy(), time.monotonic()
-        thought = "".join(f"thought {number} " for number in range(width(80_000, 400_000)))
-        self.fake.answer(Answer(reasoning=thought, content="x", piece=100_000))
-        first = self.complete(proxy, tools=TOOLS, thinking={"type": "adaptive", "display": "omitted"}, stream=True)
-        self.complete(proxy, user("q"), assistant(first), user("go on"), tools=TOOLS)
-        self.assert_upstream_saw(thought)
-        self.quickly(began)

@@ -44,11 +44,6 @@ def without_thinking(message: Json) -> Json:
     return {"role": "assistant", "content": [block for block in message["content"] if block["type"] != "thinking"]}
 
 
-def emptied(message: Json) -> Json:
-    content = [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in message["content"]]
-    return {"role": "assistant", "content": content}
-
-
 class SearchTestCase(MessagesTestCase):
     def bodies(self) -> list[Json]:
         """What DeepSeek got, in its own fields."""
@@ -97,22 +92,6 @@ class TestBlocks(SearchTestCase):
             self.assertEqual(error, message["content"][1]["content"])
             self.assertEqual(0, message["usage"]["server_tool_use"]["web_search_requests"])
 
-    def test_blocks_of_tomorrow_pass_as_they_are_and_go_back(self) -> None:
-        use = {**USE, "name": "deepseek_read_url", "caller": {"type": "direct"}}
-        page = {
-            "type": "deepseek_read_url_tool_result",
-            "tool_use_id": "srvtoolu_1",
-            "content": {"type": "page", "n": 1},
-        }
-        tool = {"type": "deepseek_read_url", "name": "deepseek_read_url"}
-        for stream in (True, False):
-            proxy = self.proxy()
-            self.fake.answer(BlockAnswer(blocks=({"type": "thinking", "thinking": "Hm."}, use, page)))
-            first = self.search(proxy, tools=[tool], stream=stream)
-            self.assertEqual([use, page], first["content"][1:])
-            self.search(proxy, user("q"), assistant(first), user("go on"), tools=[tool], stream=stream)
-            self.assertEqual([use, page], self.bodies()[-1]["messages"][1]["content"][1:])
-
     def test_a_paused_turn_is_sent_back_and_continues(self) -> None:
         for stream in (True, False):
             proxy = self.proxy()
@@ -144,43 +123,6 @@ class TestBlocks(SearchTestCase):
 
 
 class TestChats(SearchTestCase):
-    def test_three_turns_with_searches_keep_their_prefix(self) -> None:
-        echoes = {"whole": assistant, "emptied": emptied, "without thinking": without_thinking}
-        for name, echo in echoes.items():
-            for thinking in ({"type": "adaptive"}, None):
-                for stream in (True, False):
-                    with self.subTest(name, thinking=thinking, stream=stream):
-                        self.run_chat(echo, thinking=thinking, stream=stream)
-
-    def run_chat(self, echo: Any, **body: Any) -> None:
-        self.fake.forget()
-        proxy = self.proxy()
-        history = [user("What is the weather?")]
-        for number in range(3):
-            self.fake.answer(SEARCHED)
-            message = self.search(proxy, *history, **body)
-            history += [echo(message), user(f"And on day {number}?")]
-            if number:
-                self.assertGreater(message["usage"]["cache_read_input_tokens"], 100)
-        before, last = self.bodies()[-2:]
-        count = len(before["messages"])
-        self.assertEqual(before["messages"], last["messages"][:count])
-        self.assertEqual(before["tools"], last["tools"])
-        turn = last["messages"][1]["content"]
-        self.assertEqual(ALL_KINDS, [block["type"] for block in turn])
-        self.assertEqual(["Look. ", "And? ", "So it is."], [each["thinking"] for each in turn if "thinking" in each])
-
-    def test_blocks_reach_deepseek_as_it_sent_them(self) -> None:
-        proxy = self.proxy()
-        self.fake.answer(SEARCHED)
-        first = self.search(proxy)
-        mark = {"cache_control": {"type": "ephemeral"}}
-        marked = {"role": "assistant", "content": [{**block, **mark} for block in first["content"]]}
-        self.search(proxy, user("q"), marked, user("go on"))
-        sent = self.bodies()[-1]["messages"][1]["content"]
-        plain = [block for block in first["content"] if block["type"] != "thinking"]
-        self.assertEqual(plain, [block for block in sent if block["type"] != "thinking"])
-
     def test_a_chat_that_has_searched_continues_without_the_tool(self) -> None:
         proxy = self.proxy()
         self.fake.answer(SEARCHED)

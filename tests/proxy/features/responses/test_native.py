@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules
 from tests.fake_deepseek.native import MISSING_REASONING_TEXT
 from tests.support.harness import PATIENCE, RunningProxy
@@ -56,39 +55,6 @@ class TestToolLoops(NativeCase):
             Answer(reasoning="Easy.", content="You are welcome."),
         )
 
-    def test_a_native_tool_loop_by_previous_response_id_keeps_its_reasoning(self) -> None:
-        for stream in (False, True):
-            with self.subTest(stream=stream):
-                self.fake.forget()
-                self.script()
-                proxy = self.proxy()
-                first = self.ask(proxy, "What is it?", stream=stream)
-                self.assertEqual(["reasoning", "message", "function_call"], [item["type"] for item in first["output"]])
-                self.assertTrue(first["id"].startswith("resp_"))
-                second = self.ask(proxy, [OUTPUT], stream=stream, previous_response_id=first["id"])
-                self.assertEqual("It is 42.", second["output_text"])
-                third = self.ask(proxy, "Thanks.", stream=stream, previous_response_id=second["id"])
-                self.assertEqual(("completed", "You are welcome."), (third["status"], third["output_text"]))
-                self.assert_native()
-                self.assert_upstream_saw("I must look.", "I saw it.")
-                self.assertNotIn("previous_response_id", self.sent())
-                for before, after in zip(self.fake.accepted, self.fake.accepted[1:], strict=False):
-                    self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])
-
-    def test_a_native_tool_loop_of_echoed_items_keeps_its_reasoning(self) -> None:
-        for stream in (False, True):
-            with self.subTest(stream=stream):
-                self.fake.forget()
-                self.script()
-                proxy = self.proxy()
-                history: list[Any] = [user("What is it?")]
-                for more in (OUTPUT, user("Thanks.")):
-                    found = self.ask(proxy, history, stream=stream, store=False)
-                    history += [item for item in found["output"] if item["type"] != "reasoning"] + [more]
-                self.ask(proxy, history, stream=stream, store=False)
-                self.assert_native()
-                self.assert_upstream_saw("I must look.", "I saw it.")
-
     def test_chats_and_native_responses_share_stored_reasoning(self) -> None:
         self.script()
         proxy = self.proxy(display_reasoning=False)
@@ -104,17 +70,6 @@ class TestToolLoops(NativeCase):
         self.assert_upstream_saw("I must look.", "I saw it.")
         paths = ["/chat/completions", "/responses", "/chat/completions"]
         self.assertEqual((paths, []), ([seen.path for seen in self.fake.seen], self.fake.refused))
-
-    def test_a_custom_tool_is_a_function_for_deepseek_and_free_text_for_the_client(self) -> None:
-        self.fake.answer(Answer(reasoning="Patch.", calls=(Call("call_1", "apply_patch", '{"input": "a\\nb"}'),)))
-        proxy = self.proxy()
-        found = self.ask(proxy, "Patch it.", tools=[PATCH, TOOLS[1]], stream=True)
-        self.assertEqual(("custom_tool_call", "a\nb"), (found["output"][1]["type"], found["output"][1]["input"]))
-        told = {"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}
-        self.ask(proxy, [told], tools=[PATCH, TOOLS[1]], previous_response_id=found["id"])
-        self.assertEqual(["function", "web_search"], [tool["type"] for tool in self.sent()["tools"]])
-        self.assert_native()
-        self.assert_upstream_saw("Patch.")
 
 
 class TestRequests(NativeCase):
@@ -153,13 +108,6 @@ class TestEnds(NativeCase):
                 self.assertEqual(status, found["status"])
                 self.assertEqual(reason, (found["incomplete_details"] or {}).get("reason"))
                 self.assertEqual(status == "failed", found["error"] is not None)
-
-    def test_a_native_stream_that_breaks_is_a_failed_response(self) -> None:
-        for cut_after in (4, 6, 20):
-            self.fake.answer(Answer(reasoning="A long thought. " * 9, content="An answer.", cut_after=cut_after))
-            found = self.ask(self.proxy(), "hi", stream=True)
-            self.assertEqual("failed", found["status"])
-            self.assertIn("cut off", found["error"]["message"])
 
     def test_the_reasoning_before_a_broken_native_stream_is_stored(self) -> None:
         proxy = self.proxy()
@@ -216,17 +164,6 @@ class TestRecovery(NativeCase):
         found = self.ask(self.proxy(), [user("hi"), {"role": "assistant", "content": "Hm?"}, user("hi")], stream=True)
         self.assertEqual("completed", found["status"])
         self.assertTrue(found["output_text"].endswith("Hello."))
-
-    def test_reasoning_stored_by_chats_serves_native_responses_after_a_restart(self) -> None:
-        path = self.folder / "store.sqlite3"
-        self.fake.answer(Answer(reasoning="I must look.", calls=(CALL,)))
-        first = self.proxy(ReasoningStore(path), display_reasoning=False)
-        self.chat(first, [user("What is it?")])
-        first.close()
-        call = {"type": "function_call", "call_id": "call_1", "name": "read_file", "arguments": CALL.arguments}
-        second = self.proxy(ReasoningStore(path))
-        self.ask(second, [user("What is it?"), call, OUTPUT])
-        self.assert_upstream_saw("I must look.")
 
     def test_empty_reasoning_is_never_sent_to_a_native_call(self) -> None:
         with FakeDeepSeek(rules=Rules(refuses_empty=True)) as fake:

@@ -59,18 +59,6 @@ class TestStreams(ResponsesTestCase):
         message = self.fake.accepted[-1]["messages"][1]
         self.assertEqual("A longer thought than one piece.", message["reasoning_content"])
 
-    def test_a_broken_response_fails_under_its_id(self) -> None:
-        error = b'data: {"error": {"message": "Insufficient capacity"}}\n\n'
-        piece = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
-        for step in (Answer("Hm.", "Some text.", cut_after=3, piece=4), Raw(EVENT_STREAM + piece + error)):
-            proxy = self.proxy()
-            self.fake.answer(step)
-            reply = self.create(proxy, "q", stream=True)
-            self.assertEqual("response.failed", reply.events[-1]["type"])
-            self.assertEqual({"code", "message"}, reply.response["error"].keys())
-            self.assertEqual("incomplete", reply.response["output"][-1]["status"])
-            self.assertEqual(reply.response, self.get(proxy, reply.response).value)
-
     def test_the_item_in_which_a_response_breaks_is_never_done(self) -> None:
         """Codex keeps what is done in its history: half a thought stayed there."""
         answer = Answer("A long thought.", "A long text.", (CALL,), piece=4)
