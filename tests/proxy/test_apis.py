@@ -240,7 +240,7 @@ class TestRefusals(ApiTestCase):
     @each_api()
     def test_a_wrong_method_names_the_allowed_ones(self, api: Api) -> None:
         for method in ("PUT", "DELETE"):
-            reply = self.send(self.running, api, api.request().replace(b"POST", method.encode(), 1))
+            reply = self.send(self.running, api, request_bytes(api.body(), method=method, path=api.path))
             self.assertEqual((405, "invalid_request_error"), (reply.status, reply.error["type"]))
             self.assertIn("POST", reply.headers["allow"])
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support import cursor, messages_client, responses_client
 from tests.support.cursor import Call
-from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
+from tests.support.harness import RawReply, RunningProxy, SocketTestCase, error, request_bytes
 from tests.support.histories import tool_calls
 from tests.support.width import width
 
@@ -46,12 +46,8 @@ class ApiReply(RawReply):
         return self.api.read(self)
 
     @property
-    def error(self) -> Json:
-        return self.api.error(self.value)
-
-    @property
     def events(self) -> list[Json]:
-        return self.chunks if self.api is CHAT else responses_client.events(self.body)
+        return self.chunks if self.api is CHAT else super().events
 
     def turn(self, *, keeps_thinking: bool = True) -> list[Json]:
         """What the client adds to its history for this answer."""
@@ -111,10 +107,6 @@ class Api(ABC):
 
     def user(self, text: str) -> Json:
         return {"role": "user", "content": text}
-
-    def error(self, value: Json) -> Json:
-        assert {"message", "type", "param", "code"} <= value["error"].keys(), value
-        return dict(value["error"])
 
     def body(
         self,
@@ -187,7 +179,7 @@ class _Chat(Api):
 
     def failure(self, events: Sequence[Json]) -> Json:
         assert not any("error" in event for event in events[:-1]), events
-        return self.error(events[-1])
+        return error(events[-1])
 
     def beats(self, events: Sequence[Json]) -> int:
         deltas = [choice["delta"] for event in events for choice in event.get("choices", ())]
@@ -247,7 +239,7 @@ class _Responses(Api):
 
     def whole(self, reply: RawReply) -> Json:
         if reply.is_stream:
-            return responses_client.check_stream(responses_client.events(reply.body))
+            return responses_client.check_stream(reply.events)
         responses_client.check_object(reply.value)
         return dict(reply.value)
 
@@ -314,11 +306,7 @@ class _Messages(Api):
         return Said(texts["text"], texts["thinking"], calls, end, tokens)
 
     def whole(self, reply: RawReply) -> Json:
-        events = responses_client.events(reply.body) if reply.is_stream else []
-        return messages_client.add_up_events(events) if reply.is_stream else dict(reply.value)
-
-    def error(self, value: Json) -> Json:
-        return messages_client.error(value)
+        return messages_client.add_up_events(reply.events) if reply.is_stream else dict(reply.value)
 
     def failure(self, events: Sequence[Json]) -> Json:
         *before, last = [event for event in events if event["type"] != "ping"]
@@ -326,7 +314,7 @@ class _Messages(Api):
         if not any(event.get("delta", {}).get("type") == "input_json_delta" for event in before):
             # The open block is closed before the error.
             messages_client.blocks(before[1:])
-        return self.error(last)
+        return error(last)
 
     def beats(self, events: Sequence[Json]) -> int:
         return responses_client.kinds(events).count("ping")

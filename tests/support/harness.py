@@ -118,10 +118,36 @@ class SocketTestCase(unittest.TestCase):
         with self.connect(proxy, data) as sock:
             return read_reply(sock)
 
+    def call(self, proxy: RunningProxy, method: str, path: str, body: Any = b"", **details: Any) -> "RawReply":
+        """The reply to a request with this method; `details` as of `request_bytes`."""
+        return self.round_trip(proxy, request_bytes(body, method=method, path=path, **details))
+
+    def chat(
+        self,
+        proxy: RunningProxy,
+        *history: dict[str, Any],
+        path: str = "/v1/chat/completions",
+        key: str = "sk-test",
+        headers: Sequence[str] = (),
+        **fields: Any,
+    ) -> "RawReply":
+        """The reply to a chat request that succeeds."""
+        body = {"model": "deepseek-v4-pro", "messages": history, **fields}
+        reply = self.round_trip(proxy, request_bytes(body, path=path, key=key, headers=headers))
+        self.assertEqual(200, reply.status, reply.body)
+        return reply
+
+    def sent(self, request: int = -1) -> list[dict[str, Any]]:
+        """The messages of a request that DeepSeek accepted."""
+        return list(self.fake.accepted[request]["messages"])
+
+    def sent_body(self, request: int = -1) -> dict[str, Any]:
+        """A request in the words of the host that got it."""
+        return dict(json.loads(self.fake.seen[request].body))
+
     def assert_upstream_saw(self, *reasonings: str | None, request: int = -1) -> None:
         """Compare the reasoning of every assistant message in a request that DeepSeek accepted."""
-        messages = self.fake.accepted[request]["messages"]
-        sent = [message.get("reasoning_content") for message in messages if message["role"] == "assistant"]
+        sent = [each.get("reasoning_content") for each in self.sent(request) if each["role"] == "assistant"]
         self.assertEqual(list(reasonings), sent)
 
     def _assert_threads_are_gone(self, before: list[threading.Thread]) -> None:
@@ -137,12 +163,19 @@ def chat_body(text: str = "x", **fields: Any) -> dict[str, Any]:
 
 
 def request_bytes(
-    body: Any, *, path: str = "/v1/chat/completions", headers: Sequence[str] = (), key: str = "sk-test"
+    body: Any = b"",
+    *,
+    method: str = "POST",
+    path: str = "/v1/chat/completions",
+    headers: Sequence[str] = (),
+    key: str = "sk-test",
 ) -> bytes:
-    """The bytes of a chat request; a `body` of bytes is sent as it is."""
+    """The bytes of a chat request; a `body` of bytes is sent as it is, and a blank key not at all."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {key}", f"Content-Length: {len(data)}"]
-    return "\r\n".join([*lines, *headers, "", ""]).encode() + data
+    lines = [f"{method} {path} HTTP/1.1", *headers]
+    lines += [] if any(each.startswith("Host:") for each in headers) else ["Host: localhost"]
+    lines += [f"Authorization: Bearer {key}"] if key else []
+    return "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data
 
 
 def chat_chunks(body: bytes) -> list[Any]:
@@ -156,6 +189,27 @@ def chat_text(body: bytes) -> str:
         return json.loads(body)["choices"][0]["message"]["content"] or ""
     deltas = [choice.get("delta", {}) for chunk in chat_chunks(body) for choice in chunk.get("choices", ())]
     return "".join(delta.get("content") or "" for delta in deltas)
+
+
+def events(stream: bytes) -> list[Any]:
+    """The complete events in the bytes of a stream, each under the name that it has inside."""
+    found = []
+    for block in stream.split(b"\n\n")[:-1]:
+        kind, _, data = block.partition(b"\ndata: ")
+        event = json.loads(data)
+        assert kind == b"event: " + event["type"].encode(), block
+        found.append(event)
+    return found
+
+
+def error(value: dict[str, Any]) -> dict[str, Any]:
+    """The error in a refusal or an event, in the shape of the Messages API or of OpenAI's."""
+    if value.get("type") == "error":
+        assert (value.keys(), value["error"].keys()) == ({"type", "error", "request_id"}, {"type", "message"}), value
+        assert value["request_id"].startswith("req_"), value
+    else:
+        assert {"message", "type", "param", "code"} <= value["error"].keys(), value
+    return dict(value["error"])
 
 
 class RawReply(NamedTuple):
@@ -180,6 +234,15 @@ class RawReply(NamedTuple):
     @property
     def text(self) -> str:
         return chat_text(self.body)
+
+    @property
+    def events(self) -> list[Any]:
+        """The events of a stream in which they have names."""
+        return events(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return error(self.value)
 
 
 def read_reply(sock: socket.socket) -> RawReply:

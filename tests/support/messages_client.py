@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.support import responses_client
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, request_bytes
+from tests.support.harness import events as events
 from tests.support.responses_client import join_utf16
 
 Json = dict[str, Any]
-events = responses_client.events
 PATH = "/v1/messages"
 VERSION = {"anthropic-version": "2023-06-01"}
 # As Claude Code asks for it.
@@ -27,22 +27,9 @@ _TEXTS = {
 
 class ClientReply(responses_client.ClientReply):
     @property
-    def error(self) -> Json:
-        return error(self.value)
-
-    @property
     def message(self) -> Json:
         """The message of a plain reply, or what a stream adds up to."""
         return add_up_events(self.events) if self.is_stream else self.value
-
-
-def error(value: Json) -> Json:
-    """The error object, whose shape is checked."""
-    assert set(value) == {"type", "error", "request_id"}, value
-    assert value["type"] == "error"
-    assert value["request_id"].startswith("req_")
-    assert set(value["error"]) == {"type", "message"}, value
-    return dict(value["error"])
 
 
 def add_up_events(found: Sequence[Json]) -> Json:
@@ -141,10 +128,6 @@ class MessagesTestCase(SocketTestCase):
         reply = self.create(proxy, *messages, **body)
         self.assertEqual(200, reply.status, reply.body)
         return reply.message
-
-    def sent(self, request: int = -1) -> list[Json]:
-        """The messages of a request that DeepSeek accepted."""
-        return list(self.fake.accepted[request]["messages"])
 
     @contextlib.contextmanager
     def open_stream(self, proxy: RunningProxy, **body: Any) -> Iterator[socket.socket]:

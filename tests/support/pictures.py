@@ -96,7 +96,7 @@ class PictureTestCase(SocketTestCase):
     def chat(self, proxy: RunningProxy, *messages: Json, key: str = "sk-test", **fields: Any) -> RawReply:
         return self.post(proxy, "chat", {"messages": list(messages), **fields}, key=key)
 
-    def sent(self, model: str = PRO) -> list[list[Json]]:
+    def sent_to(self, model: str = PRO) -> list[list[Json]]:
         """The messages of every call to a model that was answered."""
         return [payload["messages"] for payload in self.fake.accepted if payload["model"] == model]
 

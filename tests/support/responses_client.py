@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, request_bytes
+from tests.support.harness import events as events
 
 Json = dict[str, Any]
 PATH = "/v1/responses"
@@ -56,31 +57,10 @@ HOSTED: list[Json] = [{"type": kind, "id": f"h_{kind}", **rest} for kind, rest i
 
 
 class ClientReply(RawReply):
-    """A reply of which the events have names."""
-
-    @property
-    def error(self) -> Json:
-        return dict(self.value["error"])
-
-    @property
-    def events(self) -> list[Json]:
-        return events(self.body)
-
     @property
     def response(self) -> Json:
         """The object of a plain reply, or that of the last event of a stream."""
         return dict(self.events[-1]["response"] if self.is_stream else self.value)
-
-
-def events(stream: bytes) -> list[Json]:
-    """The complete events in the bytes of a stream."""
-    found = []
-    for block in stream.split(b"\n\n")[:-1]:
-        kind, _, data = block.partition(b"\ndata: ")
-        event = json.loads(data)
-        assert kind == b"event: " + event["type"].encode(), block
-        found.append(event)
-    return found
 
 
 # What the Open Responses specification requires of every response object, and what OpenAI sends besides.

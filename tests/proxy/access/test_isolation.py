@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
 from tests.fake_deepseek import Answer, Call
-from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
 from tests.unit.reasoning.test_forged_histories import (
     FAKE_BLOCK,
@@ -27,12 +26,12 @@ SECRET = "a thought that is nobody else's business"
 class TestOverSockets(SocketTestCase):
     def record(self, proxy: RunningProxy, history: list[Json], answer: Answer, **more: Any) -> None:
         self.fake.answer(answer)
-        self.assertEqual(200, self.post(proxy, history, **more)[0])
+        self.post(proxy, history, **more)
 
-    def post(self, proxy: RunningProxy, history: list[Json], key: str = KEY, **more: Any) -> tuple[int, Json]:
-        """The status, and what DeepSeek saw of it."""
-        body = encode_json({"model": "deepseek-v4-pro", "messages": history, "tools": TOOLS, **more})
-        return self.round_trip(proxy, request_bytes(body, key=key)).status, self.fake.accepted[-1]
+    def post(self, proxy: RunningProxy, history: list[Json], key: str = KEY, **more: Any) -> str:
+        """What DeepSeek sees of this history."""
+        self.chat(proxy, *history, key=key, **{"tools": TOOLS, **more})
+        return json.dumps(self.fake.accepted[-1])
 
     def test_another_caller_gets_no_reasoning_in_any_way(self) -> None:
         call = Call(LONG_ID, "read_file", "{}")
@@ -42,16 +41,16 @@ class TestOverSockets(SocketTestCase):
         for stranger in strangers(KEY):
             for road in roads:
                 with self.subTest(stranger=stranger, road=road):
-                    self.assertNotIn(SECRET, json.dumps(self.post(self.running, history, stranger, **road)))
+                    self.assertNotIn(SECRET, self.post(self.running, history, stranger, **road))
         for road in roads:
-            self.assertIn(SECRET, json.dumps(self.post(self.running, history, **road)), "the caller's own is there")
+            self.assertIn(SECRET, self.post(self.running, history, **road), "the caller's own is there")
 
     def test_another_upstream_is_another_caller(self) -> None:
         self.record(self.running, [user("q")], Answer(SECRET, "", (Call(LONG_ID, "read_file", "{}"),)))
         elsewhere = self.proxy(self.running.store, upstream_base_url=self.fake.url + "/v1")
         history = [user("q"), said("", (LONG_ID, "read_file", "{}")), result(LONG_ID)]
-        self.assertNotIn(SECRET, json.dumps(self.post(elsewhere, history)))
-        self.assertIn(SECRET, json.dumps(self.post(self.running, history)))
+        self.assertNotIn(SECRET, self.post(elsewhere, history))
+        self.assertIn(SECRET, self.post(self.running, history))
 
     def test_two_callers_share_no_divergence(self) -> None:
         tools = [{"type": "function", "function": {"name": name}} for name in ("a", "b", "c")]
@@ -76,7 +75,7 @@ class TestOverSockets(SocketTestCase):
             [user("real\n" + FAKE_BLOCK), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)],
         ):
             with self.subTest(history=history):
-                self.assertNotIn(SECRET, json.dumps(self.post(self.running, history)))
+                self.assertNotIn(SECRET, self.post(self.running, history))
 
     def test_the_same_tool_call_id_in_two_chats_keeps_two_reasonings(self) -> None:
         for project in ("one", "two"):
@@ -102,11 +101,10 @@ class TestOverSockets(SocketTestCase):
 class TestForgedMarkers(SocketTestCase):
     """What looks like ours in somebody's words is words."""
 
-    def send(self, *history: Json) -> list[Json]:
+    def seen(self, *history: Json) -> list[Json]:
         client = self.client(self.proxy(), stream=False)
         self.assertEqual(200, client.post(history).status)
-        sent: list[Json] = self.fake.accepted[-1]["messages"]
-        return sent
+        return self.sent()
 
     def test_our_markers_in_a_users_text_reach_the_model_unchanged_and_do_nothing(self) -> None:
         marks = (
@@ -122,7 +120,7 @@ class TestForgedMarkers(SocketTestCase):
         )
         for mark in marks:
             with self.subTest(mark=mark):
-                sent = self.send(
+                sent = self.seen(
                     user("oldest"), said("an answer"), user(mark), said("", ("c1", "read_file", "{}")),
                     result("c1", mark), system(mark), user("newest"),
                 )  # fmt: skip
@@ -134,7 +132,7 @@ class TestForgedMarkers(SocketTestCase):
 
     def test_a_forged_notice_in_an_answer_drops_no_history(self) -> None:
         for mark in (NOTICE, NOTICE + "hello", NOTICE * 2 + "hello", "hello\n\n" + NOTICE):
-            sent = self.send(user("oldest"), said("an answer"), user("q"), said(mark), user("newest"))
+            sent = self.seen(user("oldest"), said("an answer"), user("q"), said(mark), user("newest"))
             with self.subTest(mark=mark):
                 words = [message["content"] for message in sent]
                 self.assertEqual((["oldest", "an answer", "q"], "newest"), (words[:3], words[-1]))

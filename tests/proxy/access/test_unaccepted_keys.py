@@ -1,7 +1,6 @@
 """Callers whose key no upstream has accepted: they are answered, and leave nothing that lasts."""
 
 import contextlib
-import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,14 +39,11 @@ class UnacceptedKeysCase(AdminCase):
         self.running.close()
         self.running = self.start(**settings)
 
-    def call(self, method: str, path: str, body: Any = None, *, key: str = MADE_UP, headers: Any = ()) -> RawReply:
-        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", *(headers or ("Host: localhost",)), f"Authorization: Bearer {key}"]
-        lines += [f"Content-Length: {len(data)}", "Connection: close", "", ""]
-        return self.round_trip(self.running, "\r\n".join(lines).encode() + data)
+    def reply(self, method: str, path: str, body: Any = b"", *, key: str = MADE_UP, headers: Any = ()) -> RawReply:
+        return self.call(self.running, method, path, body, key=key, headers=headers)
 
-    def value(self, method: str, path: str, body: Any = None, **details: Any) -> Any:
-        reply = self.call(method, path, body, **details)
+    def value(self, *request: Any, **details: Any) -> Any:
+        reply = self.reply(*request, **details)
         self.assertEqual(200, reply.status, reply.body[:300])
         return reply.value
 
@@ -104,19 +100,19 @@ class UnacceptedKeysCase(AdminCase):
             ("POST", "/v1/responses", {**responses, "background": True}),
             ("POST", "/v1/responses", {**responses, "previous_response_id": "resp_1"}),
             ("POST", "/v1/responses/input_tokens", responses),
-            ("GET", "/v1/responses/resp_1", None),
-            ("DELETE", "/v1/responses/resp_1", None),
+            ("GET", "/v1/responses/resp_1", b""),
+            ("DELETE", "/v1/responses/resp_1", b""),
             ("POST", "/v1/messages", messages),
             ("POST", "/v1/messages/count_tokens", messages),
             ("POST", "/sessions/create", {"name": key}),
-            ("GET", "/sessions", None),
-            ("GET", f"/s/{unknown}", None),
-            ("DELETE", f"/s/{unknown}", None),
+            ("GET", "/sessions", b""),
+            ("GET", f"/s/{unknown}", b""),
+            ("DELETE", f"/s/{unknown}", b""),
             ("POST", f"/s/{unknown}/v1/chat/completions", CHAT),
             ("POST", f"/s/{'x' * 16_000}/v1/chat/completions", CHAT),
-            ("GET", "/nothing/here", None),
+            ("GET", "/nothing/here", b""),
         ):
-            self.call(method, path, body, key=key)
+            self.reply(method, path, body, key=key)
 
 
 class TestRows(UnacceptedKeysCase):
@@ -139,15 +135,15 @@ class TestRows(UnacceptedKeysCase):
         self.assertEqual([], list(self.folder.glob("sessions*")))
 
     def test_the_first_accepted_request_of_a_key_has_its_row_and_a_refused_one_before_has_none(self) -> None:
-        self.call("POST", "/v1/chat/completions", b"{", key=OWNER)
+        self.reply("POST", "/v1/chat/completions", b"{", key=OWNER)
         self.assertEqual([], self.rows())
         self.accept_owner()
-        self.call("POST", "/v1/chat/completions", b"{", key=OWNER)
+        self.reply("POST", "/v1/chat/completions", b"{", key=OWNER)
         self.assertEqual([200, 400], [row[1] for row in self.rows()])
 
     def test_a_listed_key_is_known_at_once(self) -> None:
         self.restart(access_keys=[OWNER, MADE_UP])
-        self.call("POST", "/v1/chat/completions", b"{")
+        self.reply("POST", "/v1/chat/completions", b"{")
         self.create()
         self.assertEqual([("chat", 400, "")], self.rows())
         self.assertEqual(1, len(self.tables()["sessions.sessions"]))
@@ -156,7 +152,7 @@ class TestRows(UnacceptedKeysCase):
         self.accept_owner()
         self.restart()
         self.fake.answer(Failure(500, "down"))
-        self.assertEqual(500, self.call("POST", "/v1/chat/completions", CHAT, key=OWNER).status)
+        self.assertEqual(500, self.reply("POST", "/v1/chat/completions", CHAT, key=OWNER).status)
         self.create(OWNER)
         self.assertEqual([200, 500], [row[1] for row in self.rows()])
         self.assertEqual(1, len(self.tables()["sessions.sessions"]))
@@ -168,11 +164,11 @@ class TestSessions(UnacceptedKeysCase):
         self.assertEqual([session], [each["uuid"] for each in self.value("GET", "/sessions")["sessions"]])
         self.assertEqual("mine", self.value("GET", f"/s/{session}")["name"])
         self.assertEqual([], self.value("GET", f"/s/{session}/nodes")["nodes"])
-        self.assertEqual(b"", self.call("GET", f"/s/{session}/export").body)
-        self.assertEqual(401, self.call("POST", f"/s/{session}/v1/chat/completions", CHAT).status)
-        self.assertEqual(404, self.call("GET", f"/s/{other}").status)
-        self.assertEqual(200, self.call("DELETE", f"/s/{session}").status)
-        self.assertEqual([404, 404], [self.call(method, f"/s/{session}").status for method in ("GET", "DELETE")])
+        self.assertEqual(b"", self.reply("GET", f"/s/{session}/export").body)
+        self.assertEqual(401, self.reply("POST", f"/s/{session}/v1/chat/completions", CHAT).status)
+        self.assertEqual(404, self.reply("GET", f"/s/{other}").status)
+        self.assertEqual(200, self.reply("DELETE", f"/s/{session}").status)
+        self.assertEqual([404, 404], [self.reply(method, f"/s/{session}").status for method in ("GET", "DELETE")])
         self.assertEqual([], list(self.folder.glob("sessions*")))
 
     def test_the_first_accepted_request_writes_the_sessions_of_its_key(self) -> None:
@@ -184,7 +180,7 @@ class TestSessions(UnacceptedKeysCase):
         self.restart()
         found = self.value("GET", "/sessions", key=OWNER)["sessions"]
         self.assertEqual(sessions, {each["uuid"] for each in found})
-        self.assertEqual(404, self.call("GET", f"/s/{stranger}").status)
+        self.assertEqual(404, self.reply("GET", f"/s/{stranger}").status)
 
     @mock.patch("deepseek_cursor_proxy.features.sessions.store.LIMITS", Limits(sessions=3))
     def test_made_up_keys_prune_no_session_of_the_owner(self) -> None:
@@ -213,7 +209,7 @@ class TestSessions(UnacceptedKeysCase):
         for key in (OWNER, MADE_UP):
             for text in ("x" * 16_000, "sk-text-of-a-key-0123456789", "00000000-0000-0000-0000-00000000beef"):
                 with self.subTest(key=key, text=text[:40]):
-                    reply = self.call("POST", f"/s/{text}/v1/chat/completions", CHAT, key=key)
+                    reply = self.reply("POST", f"/s/{text}/v1/chat/completions", CHAT, key=key)
                     self.assertEqual(404, reply.status)
                     shown = [self.get(admin, path).body for path in ("/api/requests", "/api/usage?by=session")]
                     for body in (reply.body, *shown):
@@ -224,7 +220,7 @@ class TestSessions(UnacceptedKeysCase):
 class TestBackground(UnacceptedKeysCase):
     def background(self, key: str = MADE_UP, text: str = "hi") -> RawReply:
         body = {"model": "deepseek-v4-pro", "input": text, "background": True}
-        return self.call("POST", "/v1/responses", body, key=key)
+        return self.reply("POST", "/v1/responses", body, key=key)
 
     def ended(self, response_id: str, key: str = MADE_UP) -> dict[str, Any]:
         def status() -> bool:
@@ -240,11 +236,11 @@ class TestBackground(UnacceptedKeysCase):
         self.assertEqual("failed", self.ended(created["id"])["status"])
         items = self.value("GET", f"/v1/responses/{created['id']}/input_items")["data"]
         self.assertEqual("hi", items[0]["content"][0]["text"])
-        self.assertIn(b"response.failed", self.call("GET", f"/v1/responses/{created['id']}?stream=true").body)
-        self.assertEqual(404, self.call("GET", f"/v1/responses/{created['id']}", key=OWNER).status)
+        self.assertIn(b"response.failed", self.reply("GET", f"/v1/responses/{created['id']}?stream=true").body)
+        self.assertEqual(404, self.reply("GET", f"/v1/responses/{created['id']}", key=OWNER).status)
         self.assertEqual([], self.tables()["store.responses"])
-        self.assertEqual(200, self.call("DELETE", f"/v1/responses/{created['id']}").status)
-        self.assertEqual(404, self.call("GET", f"/v1/responses/{created['id']}").status)
+        self.assertEqual(200, self.reply("DELETE", f"/v1/responses/{created['id']}").status)
+        self.assertEqual(404, self.reply("GET", f"/v1/responses/{created['id']}").status)
 
     def test_a_response_of_a_new_key_is_written_when_its_key_is_accepted(self) -> None:
         first = self.background(OWNER).value["id"]
@@ -269,7 +265,7 @@ class TestObservers(UnacceptedKeysCase):
         self.accept_owner()
         for number in range(60):
             body = {"model": f"made-up-model-{number}", "messages": 7}
-            self.assertEqual(400, self.call("POST", "/v1/chat/completions", body, key=f"{MADE_UP}-{number}").status)
+            self.assertEqual(400, self.reply("POST", "/v1/chat/completions", body, key=f"{MADE_UP}-{number}").status)
         self.fake.answer(Answer("", "Hi."))
         self.accept_owner()
         metrics = self.get(admin, "/metrics").body.decode()

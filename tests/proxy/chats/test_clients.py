@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.fake_deepseek import Answer, Call
-from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
 from tests.unit.api.test_clients import WITHOUT_BLOCK
 
@@ -16,8 +16,8 @@ ID = "call_00_abcdefghijklmnopqrstuvwx"
 class TestDisplay(SocketTestCase):
     def told(self, proxy: RunningProxy, headers: tuple[str, ...], **body: Any) -> tuple[str, str]:
         """The text and the reasoning that a client is told, streamed."""
-        request = request_bytes({"messages": [user("hi")], "stream": True, **body}, headers=headers)
-        reply = self.round_trip(proxy, request)
+        history = body.pop("messages", [user("hi")])
+        reply = self.chat(proxy, *history, headers=headers, stream=True, **body)
         deltas = [chunk["choices"][0]["delta"] for chunk in reply.chunks]
         return reply.text, "".join(delta.get("reasoning_content") or "" for delta in deltas)
 
@@ -28,8 +28,7 @@ class TestDisplay(SocketTestCase):
             self.fake.answer(Answer(reasoning=thought, content="Done."), Answer(reasoning=thought, content="Done."))
             with self.subTest(name):
                 self.assertEqual(("Done.", thought), self.told(self.running, lines))
-                request = request_bytes({"messages": [user("hi")]}, headers=lines)
-                message = self.round_trip(self.running, request).value["choices"][0]["message"]
+                message = self.chat(self.running, user("hi"), headers=lines).value["choices"][0]["message"]
                 self.assertEqual(("Done.", thought), (message["content"], message["reasoning_content"]))
 
     def test_the_setting_decides_for_every_client(self) -> None:

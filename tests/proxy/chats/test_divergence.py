@@ -6,7 +6,7 @@ from typing import Any
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer
 from tests.support.cursor import CursorClient
-from tests.support.harness import RunningProxy, SocketTestCase, chat_body, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.unit.reasoning.test_chats import tool
 
 CONSOLE = "deepseek_cursor_proxy.observers.console"
@@ -57,7 +57,7 @@ class TestDivergence(SocketTestCase):
         self.assertNotIn("prefix lost", self.last_line(chats[0], "go on"))
 
     def test_clients_that_begin_with_the_same_word_share_neither_chat_nor_session(self) -> None:
-        self.running = self.proxy(record="all")
+        self.running, user = self.proxy(record="all"), {"role": "user", "content": "hi"}
         senders = (
             ("QwenCode/0.24.4",),
             ("opencode/1.18.33 ai-sdk/provider-utils/3", "x-session-id: ses_1"),
@@ -71,11 +71,9 @@ class TestDivergence(SocketTestCase):
         for at, (agent, *ids) in enumerate(senders):
             model = "deepseek-v4-flash" if at % 2 else "deepseek-v4-pro"
             with self.subTest(agent, ids=ids), self.assertLogs(CONSOLE, logging.INFO) as logged:
-                request = request_bytes(chat_body("hi", model=model), headers=(f"User-Agent: {agent}", *ids))
-                self.assertEqual(200, self.round_trip(self.running, request).status)
+                self.chat(self.running, user, model=model, headers=(f"User-Agent: {agent}", *ids))
                 self.assertNotIn("prefix lost", "".join(logged.output))
-        head = b"GET /sessions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test\r\n\r\n"
-        listed = self.round_trip(self.running, head)
+        listed = self.call(self.running, "GET", "/sessions")
         self.assertEqual([1] * len(senders), [session["num_requests"] for session in listed.value["sessions"]])
 
     def test_a_chat_with_an_id_is_known_again_after_its_first_question_changed(self) -> None:

@@ -15,16 +15,13 @@ FORMS = ((thinking_blocks.COLLAPSIBLE, True), (thinking_blocks.PLAIN, False))
 
 class EchoTestCase(SocketTestCase):
     def ask(self, proxy: RunningProxy, *messages: dict[str, Any], stream: bool = False) -> str:
-        body = {"messages": [{"role": "user", "content": "q"}, *messages], "tools": TOOLS, "stream": stream}
-        reply = self.round_trip(proxy, body)
-        self.assertEqual(200, reply.status, reply.body)
-        return reply.text
+        return self.chat(proxy, {"role": "user", "content": "q"}, *messages, tools=TOOLS, stream=stream).text
 
     def echo(self, proxy: RunningProxy, content: Any, *behind: dict[str, Any], **fields: Any) -> dict[str, Any]:
         """What DeepSeek gets for an answer that a client sends back like this."""
         answer = {"role": "assistant", "content": content, **fields}
         self.ask(proxy, answer, *(behind or ({"role": "user", "content": "go on"},)))
-        return dict(self.fake.accepted[-1]["messages"][1])
+        return self.sent()[1]
 
 
 class TestEchoedBlocks(EchoTestCase):

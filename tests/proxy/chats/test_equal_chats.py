@@ -30,11 +30,10 @@ class EqualChatsTestCase(SocketTestCase):
     def ask(self, history: list[Json], answer: Answer, *, stream: bool = False, **body: Any) -> list[Json]:
         """Send a history and add the answer to it as it was shown; what DeepSeek saw."""
         self.fake.answer(answer)
-        reply = self.round_trip(self.running, {"messages": history, "tools": TOOLS, "stream": stream, **body})
-        self.assertEqual(200, reply.status, reply.body)
+        reply = self.chat(self.running, *history, tools=TOOLS, stream=stream, **body)
         calls = tool_calls(answer.calls)
         history.append({"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})})
-        return list(self.fake.accepted[-1]["messages"])
+        return self.sent()
 
 
 def user(text: str) -> Json:

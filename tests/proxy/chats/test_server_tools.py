@@ -7,6 +7,7 @@ from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.fake_deepseek.web_tools import ASSUMED, ASSUMED_BLOCKS
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS, tool_calls
+from tests.support.raw_streams import EVENT_STREAM, streamed
 
 SEARCH = {"type": "deepseek_web_search", "name": "deepseek_web_search"}
 READ = {"type": "deepseek_read_url", "name": "deepseek_read_url"}
@@ -21,12 +22,7 @@ CALL = Call("call_00_abcdefghijklmnop123456", "read_file", '{"path":"a.py"}')
 
 class ServerToolTestCase(SocketTestCase):
     def chat(self, proxy: RunningProxy, *history: dict[str, Any], **body: Any) -> RawReply:
-        reply = self.round_trip(proxy, {"model": FLASH, "messages": list(history), **body})
-        self.assertEqual(200, reply.status, reply.body)
-        return reply
-
-    def sent(self, request: int = -1) -> dict[str, Any]:
-        return dict(json.loads(self.fake.seen[request].body))
+        return super().chat(proxy, *history, **{"model": FLASH, **body})
 
 
 def echo(reply: RawReply) -> dict[str, Any]:
@@ -66,12 +62,14 @@ class TestChatCompletions(ServerToolTestCase):
                     self.assertEqual(FIELDS, {name: turn[name] for name in FIELDS})
                     self.chat(proxy, QUESTION, turn, NEXT, **settings)
                     self.assertEqual([], self.fake.refused)
-                    sent = self.sent()["messages"][1]
+                    sent = self.sent_body()["messages"][1]
                     self.assertEqual(
                         {"role": "assistant", "content": "It is sunny.", "reasoning_content": "I must look.", **FIELDS},
                         sent,
                     )
-                    self.assertEqual([SEARCH, READ], sorted(self.sent()["tools"][len(TOOLS) :], key=str, reverse=True))
+                    self.assertEqual(
+                        [SEARCH, READ], sorted(self.sent_body()["tools"][len(TOOLS) :], key=str, reverse=True)
+                    )
                     # The prefix ends with the answer: DeepSeek has the whole turn in its cache.
                     payload = self.fake.accepted[-1]
                     hit = self.fake.cache.read({**payload, "messages": payload["messages"][:2]}).hit
@@ -92,7 +90,7 @@ class TestChatCompletions(ServerToolTestCase):
                     self.assertEqual([], self.fake.refused)
                     self.assertEqual(
                         {"role": "assistant", "content": BLOCKS, "reasoning_content": "I must look."},
-                        self.sent()["messages"][1],
+                        self.sent_body()["messages"][1],
                     )
 
     def test_a_client_that_drops_the_fields_has_its_turn_restored(self) -> None:
@@ -103,7 +101,7 @@ class TestChatCompletions(ServerToolTestCase):
             with self.subTest(tools=tools):
                 self.chat(self.running, QUESTION, bare, NEXT, tools=tools, stream=False)
                 self.assertEqual([], self.fake.refused)
-        self.assertEqual("I must look.", self.sent(1)["messages"][1]["reasoning_content"])
+        self.assertEqual("I must look.", self.sent_body(1)["messages"][1]["reasoning_content"])
 
     def test_a_request_without_such_a_tool_sends_no_field_of_them(self) -> None:
         self.fake.answer(SEARCHED)
@@ -112,7 +110,7 @@ class TestChatCompletions(ServerToolTestCase):
         self.assertEqual([], self.fake.refused)
         self.assertEqual(
             {"role": "assistant", "content": "It is sunny.", "reasoning_content": "I must look."},
-            self.sent()["messages"][1],
+            self.sent_body()["messages"][1],
         )
 
     def test_fields_of_clients_are_none_of_deepseeks(self) -> None:
@@ -125,7 +123,7 @@ class TestChatCompletions(ServerToolTestCase):
             "id": "m1",
         }
         self.chat(self.running, QUESTION, turn, NEXT, tools=[SEARCH])
-        self.assertEqual({"role", "content", "reasoning_content"}, self.sent()["messages"][1].keys())
+        self.assertEqual({"role", "content", "reasoning_content"}, self.sent_body()["messages"][1].keys())
 
     def test_a_search_and_a_call_share_a_turn(self) -> None:
         for stream in (False, True):
@@ -137,7 +135,7 @@ class TestChatCompletions(ServerToolTestCase):
                 result = {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}
                 self.chat(self.running, QUESTION, turn, result, tools=[*TOOLS, SEARCH], stream=stream)
                 self.assertEqual([], self.fake.refused)
-                sent = self.sent()["messages"][1]
+                sent = self.sent_body()["messages"][1]
                 self.assertEqual(("Both.", FIELDS), (sent["reasoning_content"], {name: sent[name] for name in FIELDS}))
 
     def test_every_choice_has_its_fields(self) -> None:
@@ -153,17 +151,17 @@ class TestChatCompletions(ServerToolTestCase):
 
     def test_fields_in_every_chunk_of_a_text_stay_in_every_chunk(self) -> None:
         chunks = [{"content": text, "citations": [{"url": "u"}]} for text in ("a", "b", "c", "d")]
-        self.fake.answer(_stream(*chunks, {"content": "", "search_status": {"count": 2}}))
+        self.fake.answer(streamed(*chunks, {"content": "", "search_status": {"count": 2}}))
         reply = self.chat(self.running, QUESTION, tools=[SEARCH], stream=True)
         deltas = [choice["delta"] for chunk in reply.chunks for choice in chunk["choices"]]
         self.assertEqual([{"url": "u"}] * 4, [delta["citations"][0] for delta in deltas if "citations" in delta])
-        self.assertEqual({"count": 2}, deltas[-1]["search_status"])
+        self.assertEqual([{"count": 2}], [delta["search_status"] for delta in deltas if "search_status" in delta])
 
     def test_a_search_can_be_forced(self) -> None:
         choice = {"type": "deepseek_web_search"}
         self.fake.answer(SEARCHED)
         self.chat(self.running, QUESTION, tools=[*TOOLS, SEARCH], tool_choice=choice)
-        self.assertEqual(choice, self.sent()["tool_choice"])
+        self.assertEqual(choice, self.sent_body()["tool_choice"])
         self.assertEqual([], self.fake.refused)
 
     def test_a_search_that_comes_or_goes_is_named_as_a_divergence(self) -> None:
@@ -186,8 +184,8 @@ class TestOtherUpstreams(ServerToolTestCase):
         reply = self.round_trip(proxy, {"messages": [QUESTION, turn, NEXT], "tools": [*TOOLS, SEARCH]})
         self.assertEqual(200, reply.status, reply.body)
         self.assertEqual(1, len(self.fake.seen))
-        self.assertEqual(len(TOOLS), len(self.sent()["tools"]))
-        self.assertEqual({"role", "content"}, self.sent()["messages"][1].keys())
+        self.assertEqual(len(TOOLS), len(self.sent_body()["tools"]))
+        self.assertEqual({"role", "content"}, self.sent_body()["messages"][1].keys())
 
     def test_a_model_of_deepseek_that_has_none_is_asked_without(self) -> None:
         proxy = self.proxy(upstream_host="deepseek")
@@ -196,7 +194,7 @@ class TestOtherUpstreams(ServerToolTestCase):
             self.assertEqual(200, reply.status, reply.body)
             self.chat(proxy, QUESTION, tools=[SEARCH])
         self.assertEqual([400, 200, 200] * 2, [each.status for each in self.fake.seen])
-        self.assertIn("tools", self.sent())
+        self.assertIn("tools", self.sent_body())
 
     def test_a_refusal_for_another_reason_stays_one(self) -> None:
         for failure in (Failure(401, "no key"), Failure(402, "no money"), Failure(400, "temperature is odd")):
@@ -212,35 +210,33 @@ class TestOtherUpstreams(ServerToolTestCase):
         reply = self.round_trip(self.running, {"model": FLASH, "messages": [QUESTION], "tools": [SEARCH]})
         self.assertEqual(400, reply.status)
         self.chat(self.running, QUESTION, tools=[SEARCH])
-        self.assertEqual([SEARCH], self.sent()["tools"])
+        self.assertEqual([SEARCH], self.sent_body()["tools"])
 
     def test_an_error_that_passes_by_itself_is_not_remembered(self) -> None:
         proxy = self.proxy(retry_budget=0.0)
         self.fake.answer(Failure(500, "odd"))
         self.chat(proxy, QUESTION, tools=[SEARCH])
-        self.assertNotIn("tools", self.sent())
+        self.assertNotIn("tools", self.sent_body())
         self.chat(proxy, QUESTION, tools=[SEARCH])
-        self.assertEqual([SEARCH], self.sent()["tools"])
+        self.assertEqual([SEARCH], self.sent_body()["tools"])
 
     def test_an_unknown_one_that_answers_with_a_page_is_asked_without(self) -> None:
         page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
         self.fake.answer(Raw(page))
         self.chat(self.running, QUESTION, tools=[SEARCH], stream=True)
-        self.assertNotIn("tools", self.sent())
+        self.assertNotIn("tools", self.sent_body())
 
     def test_a_refusal_inside_the_stream_is_asked_without(self) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-        self.fake.answer(Raw(head + b'data: {"error":{"message":"unknown tool type"}}\n\n'))
+        self.fake.answer(Raw(EVENT_STREAM + b'data: {"error":{"message":"unknown tool type"}}\n\n'))
         reply = self.chat(self.running, QUESTION, tools=[SEARCH], stream=True)
         self.assertEqual("Hello.", reply.text[-6:])
-        self.assertNotIn("tools", self.sent())
+        self.assertNotIn("tools", self.sent_body())
         # It may have been a tool that failed.
         self.chat(self.running, QUESTION, tools=[SEARCH])
-        self.assertEqual([SEARCH], self.sent()["tools"])
+        self.assertEqual([SEARCH], self.sent_body()["tools"])
 
     def test_a_search_that_fails_at_deepseek_is_an_error_of_the_answer(self) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-        self.fake.answer(Raw(head + b'data: {"error":{"message":"the search tool failed"}}\n\n'))
+        self.fake.answer(Raw(EVENT_STREAM + b'data: {"error":{"message":"the search tool failed"}}\n\n'))
         proxy = self.proxy(upstream_host="deepseek", retry_budget=0.0)
         reply = self.chat(proxy, QUESTION, tools=[SEARCH], stream=True)
         self.assertIn(b"the search tool failed", reply.body)
@@ -251,12 +247,3 @@ class TestOtherUpstreams(ServerToolTestCase):
         forced = {"tools": [SEARCH], "tool_choice": {"type": SEARCH["type"]}, "n": 2}
         reply = self.round_trip(proxy, {"messages": [QUESTION], **forced})
         self.assertEqual((400, []), (reply.status, self.fake.seen))
-
-
-def _stream(*deltas: dict[str, Any]) -> Raw:
-    events = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-    for at, delta in enumerate(deltas):
-        finish = "stop" if at == len(deltas) - 1 else None
-        chunk = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
-        events += b"data: " + json.dumps(chunk).encode() + b"\n\n"
-    return Raw(events + b"data: [DONE]\n\n")

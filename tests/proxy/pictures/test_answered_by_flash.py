@@ -42,7 +42,7 @@ class TestAnsweredByFlash(PictureTestCase):
                     with self.subTest(api, stream=stream):
                         reply = self.post(proxy, api, {**body("a"), "stream": stream})
                         self.assertEqual(FLASH, self.models()[-1])
-                        self.assertIn("image_url", str(self.sent(FLASH)[-1]))
+                        self.assertIn("image_url", str(self.sent_to(FLASH)[-1]))
                         # As for any other model that stands for the one that was asked for.
                         self.assertIn(f'"model":"{PRO}"'.encode(), reply.body)
         self.assertEqual([], self.fake.refused)
@@ -68,7 +68,7 @@ class TestAnsweredByFlash(PictureTestCase):
         self.assertEqual([FLASH] * 3 + [PRO], self.models())
         # What Flash thought goes to the other model as its own thoughts do.
         self.assert_upstream_saw(" ", "Thought 1.", "Thought 2.", "Thought 3.")
-        self.assert_named(self.sent()[-1][2]["content"])
+        self.assert_named(self.sent_to()[-1][2]["content"])
         self.assertEqual([], self.fake.refused)
 
     def test_the_prefix_of_each_model_stays(self) -> None:
@@ -79,7 +79,7 @@ class TestAnsweredByFlash(PictureTestCase):
             history.append(user(f"Question {turn}.", *([part(f"{turn}")] if turn % 3 == 1 else [])))
             self.chat(proxy, *history, tools=TOOLS)
             model = FLASH if turn % 3 == 1 else PRO
-            sent = self.sent(model)[-1]
+            sent = self.sent_to(model)[-1]
             self.assertEqual(before[model], sent[: len(before[model])])
             before[model] = sent
             history.append({"role": "assistant", "content": "Hello."})
@@ -93,17 +93,17 @@ class TestAnsweredByFlash(PictureTestCase):
         self.enterContext(mock.patch.object(images, "MAX_BYTES_INLINE", 4))
         self.chat(self.with_flash(), user("Look.", part("a")))
         self.assertEqual([PRO], self.models())
-        self.assert_named(self.sent()[-1][-1]["content"])
+        self.assert_named(self.sent_to()[-1][-1]["content"])
 
     def test_by_default_pictures_are_named(self) -> None:
         self.chat(self.running, user("Look.", part("a")))
         self.assertEqual([PRO], self.models())
-        self.assert_named(self.sent()[-1][-1]["content"])
+        self.assert_named(self.sent_to()[-1][-1]["content"])
 
     def test_a_model_that_sees_gets_the_picture(self) -> None:
         for pictures in ("name", "flash"):
             self.chat(self.proxy(pictures=pictures), user("Look.", part("a")), model=FLASH)
-            self.assertEqual(part("a"), self.sent(FLASH)[-1][-1]["content"][-1])
+            self.assertEqual(part("a"), self.sent_to(FLASH)[-1][-1]["content"][-1])
 
     def test_at_a_host_with_its_own_model_names_pictures_are_named_and_the_console_says_so_once(self) -> None:
         proxy = self.with_flash(upstream_host="vllm")
@@ -112,7 +112,7 @@ class TestAnsweredByFlash(PictureTestCase):
                 self.chat(proxy, user("Look.", part("a")))
         self.assertEqual(1, len(logged.records))
         self.assertEqual([PRO] * 2, self.models())
-        self.assert_named(self.sent()[-1][-1]["content"])
+        self.assert_named(self.sent_to()[-1][-1]["content"])
 
     def test_counting_tokens_makes_no_call(self) -> None:
         body = {"model": PRO, **QUESTIONS["messages"]("a")}

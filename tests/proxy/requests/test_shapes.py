@@ -30,9 +30,6 @@ class ShapesTestCase(SocketTestCase):
         reply = self.round_trip(proxy, body)
         return reply.status, reply.value
 
-    def sent(self) -> list[dict[str, Any]]:
-        return list(self.fake.accepted[-1]["messages"])
-
 
 class ItemsClient(CursorClient):
     """Cursor as it speaks for GPT names: the history as items, the answers still as chat chunks."""

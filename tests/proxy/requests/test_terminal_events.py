@@ -26,7 +26,7 @@ def send(body: Any, *, path: str = "/v1/chat/completions", key: str = "sk-test",
     """Send a request and read its reply to the end."""
 
     def act(test: "TestTerminalEvents", proxy: RunningProxy) -> object:
-        return test.round_trip(proxy, request_bytes(body, path=path, key=key).replace(b"POST", method.encode(), 1))
+        return test.round_trip(proxy, request_bytes(body, method=method, path=path, key=key))
 
     return act
 
@@ -65,7 +65,7 @@ def in_background(test: "TestTerminalEvents", proxy: RunningProxy) -> None:
     body = {"model": "deepseek-v4-pro", "input": "q", "background": True}
     created = test.round_trip(proxy, request_bytes(body, path="/v1/responses")).value
     wait_until(lambda: test.records)
-    again = request_bytes(b"", path=f"/v1/responses/{created['id']}?stream=true").replace(b"POST", b"GET", 1)
+    again = request_bytes(method="GET", path=f"/v1/responses/{created['id']}?stream=true")
     test.assertIn(b"response.completed", test.round_trip(proxy, again).body)
 
 

@@ -28,22 +28,17 @@ class BetaPathTest(SocketTestCase):
             **{"upstream_base_url": url, "upstream_host": "deepseek", "display_reasoning": "off", **settings}
         )
 
-    def ask(self, proxy: RunningProxy, *messages: dict[str, Any], **fields: Any) -> Any:
-        reply = self.round_trip(proxy, {"model": "deepseek-v4-pro", "messages": messages or [QUESTION], **fields})
-        self.assertEqual(200, reply.status, reply.body)
-        return reply
-
     def test_a_request_with_a_prefix_or_strict_tools_goes_to_the_beta_path(self) -> None:
         for end in ("", "/", "/v1", "/beta"):
             proxy = self.deepseek(end)
             for stream in (False, True):
                 with self.subTest(end, stream=stream):
                     self.fake.forget()
-                    self.ask(proxy, QUESTION, PREFIX, stream=stream)
+                    self.chat(proxy, QUESTION, PREFIX, stream=stream)
                     self.assertTrue(self.fake.accepted[-1]["messages"][-1]["prefix"])
-                    self.ask(proxy, tools=[STRICT], stream=stream)
+                    self.chat(proxy, QUESTION, tools=[STRICT], stream=stream)
                     self.assertTrue(self.fake.accepted[-1]["tools"][0]["function"]["strict"])
-                    self.ask(proxy, tools=[LOOSE], stream=stream)
+                    self.chat(proxy, QUESTION, tools=[LOOSE], stream=stream)
                     usual = f"{end.rstrip('/')}{PLAIN_PATH}"
                     self.assertEqual([BETA_PATH, BETA_PATH, usual], [each.path for each in self.fake.seen])
 
@@ -52,8 +47,8 @@ class BetaPathTest(SocketTestCase):
             self.fake.forget()
             proxy = self.deepseek()
             self.fake.answer(CALLING)
-            self.ask(proxy, tools=[first])
-            self.ask(proxy, *HISTORY, tools=[second])
+            self.chat(proxy, QUESTION, tools=[first])
+            self.chat(proxy, *HISTORY, tools=[second])
             self.assertEqual("Look first.", self.fake.accepted[-1]["messages"][1]["reasoning_content"])
             self.assertEqual([], self.fake.refused)
 
@@ -64,14 +59,14 @@ class BetaPathTest(SocketTestCase):
             [STRICT, {"type": "function", "function": {"name": "other"}}],
             [{"type": "function", "function": {"name": "look", "parameters": longer, "strict": True}}],
         ):
-            self.ask(proxy, tools=tools)
+            self.chat(proxy, QUESTION, tools=tools)
             self.assertNotIn("strict", self.fake.accepted[-1]["tools"][0]["function"])
-        self.ask(proxy, QUESTION, PREFIX, QUESTION)
+        self.chat(proxy, QUESTION, PREFIX, QUESTION)
         self.assertEqual({PLAIN_PATH}, {each.path for each in self.fake.seen})
 
     def test_a_gateway_of_unknown_kind_gets_neither(self) -> None:
         proxy = self.deepseek(upstream_host="auto")
-        self.ask(proxy, QUESTION, PREFIX, tools=[STRICT])
+        self.chat(proxy, QUESTION, PREFIX, tools=[STRICT])
         self.assertNotIn("prefix", self.fake.accepted[-1]["messages"][-1])
         self.assertNotIn("strict", self.fake.accepted[-1]["tools"][0]["function"])
         self.assertEqual([PLAIN_PATH], [each.path for each in self.fake.seen])
@@ -84,7 +79,7 @@ class BetaPathTest(SocketTestCase):
         }
         proxy = self.proxy(upstreams=tables, display_reasoning="off")
         self.fake.answer(Failure(402))
-        self.ask(proxy, QUESTION, PREFIX, tools=[STRICT])
+        self.chat(proxy, QUESTION, PREFIX, tools=[STRICT])
         self.assertEqual([BETA_PATH], [each.path for each in self.fake.seen])
         self.assertEqual([PLAIN_PATH], [each.path for each in spare.seen])
         self.assertEqual([], spare.refused)

@@ -2,15 +2,15 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.fake_deepseek.dialects import DIALECTS
 from tests.support.apis import CHAT, Api, ApiTestCase, each_form
-from tests.support.harness import RawReply, RunningProxy, request_bytes
+from tests.support.harness import RawReply, RunningProxy
 from tests.support.histories import TOOLS, tool_calls
+from tests.support.raw_streams import streamed
 from tests.support.width import some
 
 THOUGHT = ' Look at\n\n  "a.py" first, \u2028then 思 decide.\n'
@@ -30,28 +30,10 @@ class HostTestCase(ApiTestCase):
         return self.proxy(store, **settings)
 
     def chat(self, proxy: RunningProxy, *history: dict[str, Any], **body: Any) -> RawReply:
-        reply = self.round_trip(proxy, {"messages": list(history), "tools": TOOLS, **body})
-        self.assertEqual(200, reply.status, reply.body)
-        return reply
-
-    def sent(self, request: int = -1) -> dict[str, Any]:
-        """A request in the host's own words."""
-        return dict(json.loads(self.fake.seen[request].body))
+        return super().chat(proxy, *history, **{"tools": TOOLS, **body})
 
     def assistant(self, request: int = -1) -> dict[str, Any]:
-        return next(each for each in self.sent(request)["messages"] if each["role"] == "assistant")
-
-    def stream(self, *deltas: dict[str, Any]) -> Raw:
-        """A streamed answer with these deltas, as they are."""
-        return Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(_events(deltas)))
-
-
-def _events(deltas: tuple[dict[str, Any], ...]) -> Iterator[bytes]:
-    for at, delta in enumerate(deltas):
-        finish = "stop" if at == len(deltas) - 1 else None
-        chunk = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
-        yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
-    yield b"data: [DONE]\n\n"
+        return next(each for each in self.sent_body(request)["messages"] if each["role"] == "assistant")
 
 
 def reasoning_of(reply: RawReply) -> str:
@@ -127,7 +109,7 @@ class TestEveryHost(HostTestCase):
             with self.subTest(host):
                 proxy = self.at(host)
                 self.chat(proxy, QUESTION, user_id="me")
-                self.assertEqual("me", self.sent()["user"])
+                self.assertEqual("me", self.sent_body()["user"])
 
 
 class TestDetails(HostTestCase):
@@ -147,7 +129,7 @@ class TestDetails(HostTestCase):
         proxy = self.at("openrouter")
         detail = {"type": "reasoning.text", "format": "x", "index": 0}
         self.fake.answer(
-            self.stream(
+            streamed(
                 {"reasoning": "a", "reasoning_details": [{**detail, "text": "a"}]},
                 {"reasoning": "b", "reasoning_details": [{**detail, "text": "b"}]},
                 {"content": "Hi.", "reasoning_details": [{**detail, "text": "", "signature": "s"}]},
@@ -161,8 +143,7 @@ class TestDetails(HostTestCase):
         proxy = self.at("openrouter")
         self.fake.answer(CALLING)
         self.chat(proxy, QUESTION)
-        body = {"messages": [QUESTION, {**TURN, "reasoning_content": THOUGHT}, RESULT], "tools": TOOLS}
-        self.round_trip(proxy, request_bytes(body, key="sk-of-another"))
+        self.chat(proxy, QUESTION, {**TURN, "reasoning_content": THOUGHT}, RESULT, key="sk-of-another")
         self.assertNotIn("reasoning_details", self.assistant())
 
 
@@ -171,10 +152,10 @@ class TestLearnedForm(HostTestCase):
         proxy = self.proxy()
         for name in ("reasoning", "reasoning_content", "reasoning"):
             with self.subTest(name):
-                self.fake.answer(self.stream({name: "Hm."}, {"content": f"By {name}."}))
+                self.fake.answer(streamed({name: "Hm."}, {"content": f"By {name}."}))
                 self.chat(proxy, QUESTION, stream=True)
                 turn = {"role": "assistant", "content": f"By {name}."}
-                self.fake.answer(self.stream({"content": "Done."}))
+                self.fake.answer(streamed({"content": "Done."}))
                 self.chat(proxy, QUESTION, turn, {"role": "user", "content": "go on"}, stream=True)
                 self.assertEqual("Hm.", self.assistant()[name])
 
@@ -184,11 +165,11 @@ class TestLearnedForm(HostTestCase):
             proxy = self.proxy(store)
             if not count:
                 for _ in range(2):
-                    self.fake.answer(self.stream({"reasoning": "Hm."}, {"content": "Hi."}))
+                    self.fake.answer(streamed({"reasoning": "Hm."}, {"content": "Hi."}))
                     self.chat(proxy, QUESTION, stream=True)
                 store.flush()
             else:
-                self.fake.answer(self.stream({"content": "Done."}))
+                self.fake.answer(streamed({"content": "Done."}))
                 self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION, stream=True)
                 self.assertEqual("Hm.", self.assistant()["reasoning"])
 
@@ -197,11 +178,11 @@ class TestLearnedForm(HostTestCase):
         pieces = [{"content": piece} for piece in ("<th", "ink>Hm", ".</thi", "nk>\n", "\nHi.")]
         texts = []
         for _ in range(3):
-            self.fake.answer(self.stream(*pieces))
+            self.fake.answer(streamed(*pieces))
             reply = self.chat(proxy, QUESTION, stream=True)
             texts.append((reply.text, reasoning_of(reply)))
         self.assertEqual([*[("<think>Hm.</think>\n\nHi.", "")] * 2, ("Hi.", "Hm.")], texts)
-        self.fake.answer(self.stream({"content": "Done."}))
+        self.fake.answer(streamed({"content": "Done."}))
         self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION, stream=True)
         self.assertEqual("<think>Hm.</think>\n\nHi.", self.assistant()["content"])
 
@@ -210,7 +191,7 @@ class TestLearnedForm(HostTestCase):
             with self.subTest(count):
                 proxy = self.proxy(display_reasoning="off")
                 for _ in range(count):
-                    self.fake.answer(self.stream({"content": "<think>x</think> is a tag."}))
+                    self.fake.answer(streamed({"content": "<think>x</think> is a tag."}))
                     self.chat(proxy, QUESTION, stream=True)
                 for question in ("a", "b"):
                     asked = {"role": "user", "content": question}
@@ -222,7 +203,7 @@ class TestLearnedForm(HostTestCase):
 
     def test_a_refusal_that_quotes_the_request_changes_nothing_for_others(self) -> None:
         proxy = self.proxy(display_reasoning="off")
-        tagged = self.stream({"content": "<think>Hm.</think>\n\nHi."})
+        tagged = streamed({"content": "<think>Hm.</think>\n\nHi."})
         for _ in range(2):
             self.fake.answer(tagged)
             self.chat(proxy, QUESTION, stream=True)
@@ -277,10 +258,10 @@ class TestOddAnswers(HostTestCase):
         for words, deltas in self.ODD.items():
             with self.subTest(words), self.assertLogs(CONSOLE):
                 proxy = self.proxy(display_reasoning="off")
-                self.fake.answer(self.stream(*deltas))
+                self.fake.answer(streamed(*deltas))
                 reply = self.chat(proxy, QUESTION, stream=True)
                 self.assertEqual(("ab", "Hi."), (reasoning_of(reply), reply.text))
-                self.fake.answer(self.stream({"content": "Done."}))
+                self.fake.answer(streamed({"content": "Done."}))
                 self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION, stream=True)
                 turn = self.assistant()
                 details = "".join(each.get("text") or each["summary"] for each in turn.get("reasoning_details", ()))
@@ -290,13 +271,13 @@ class TestOddAnswers(HostTestCase):
         proxy = self.proxy()
         with self.assertLogs(CONSOLE, logging.WARNING) as logged:
             for words in ("another name in mid-stream", "both names, one text", "both names, two texts"):
-                self.fake.answer(self.stream(*self.ODD[words]))
+                self.fake.answer(streamed(*self.ODD[words]))
                 self.chat(proxy, QUESTION, stream=True)
         self.assertEqual(1, len(logged.records), logged.output)
 
     def test_an_answer_without_reasoning_does_not_count_as_one_without_thoughts(self) -> None:
         proxy = self.at("vllm")
-        self.fake.answer(self.stream({"content": "Hi."}))
+        self.fake.answer(streamed({"content": "Hi."}))
         self.chat(proxy, QUESTION, stream=True)
         with self.assertLogs(CONSOLE, logging.INFO) as logged:
             self.chat(proxy, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION)
@@ -305,24 +286,24 @@ class TestOddAnswers(HostTestCase):
 
     def test_an_unknown_host_that_sends_no_reasoning_is_not_said_to_think_nothing(self) -> None:
         called = {"tool_calls": [{"index": 0, **tool_calls([CALL])[0]}]}
-        self.fake.answer(self.stream({"content": "Looking."}, called))
+        self.fake.answer(streamed({"content": "Looking."}, called))
         self.chat(self.running, QUESTION, stream=True)
         with self.assertLogs(CONSOLE, logging.INFO) as logged:
-            self.fake.answer(self.stream({"content": "Done."}))
+            self.fake.answer(streamed({"content": "Done."}))
             self.chat(self.running, QUESTION, TURN, RESULT, stream=True)
         self.assertIn("0 filled · 1 missing", "\n".join(logged.output))
         # Neither a transcript nor a filler: it does not insist on reasoning.
-        self.assertEqual(["user", "assistant", "tool"], [each["role"] for each in self.sent()["messages"]])
+        self.assertEqual(["user", "assistant", "tool"], [each["role"] for each in self.sent_body()["messages"]])
         self.assertNotIn("reasoning_content", self.assistant())
 
     def test_once_it_sends_reasoning_it_is_treated_as_deepseek(self) -> None:
-        self.fake.answer(self.stream({"content": "Hi."}))
+        self.fake.answer(streamed({"content": "Hi."}))
         self.chat(self.running, QUESTION, stream=True)
         self.fake.answer(CALLING)
         self.chat(self.running, {"role": "user", "content": "q2"})
         self.chat(self.running, {"role": "user", "content": "q2"}, TURN, RESULT)
         self.assert_upstream_saw(THOUGHT)
-        self.fake.answer(self.stream({"content": "Hi."}))
+        self.fake.answer(streamed({"content": "Hi."}))
         self.chat(self.running, {"role": "user", "content": "q3"}, stream=True)
         with self.assertLogs(CONSOLE, logging.INFO) as logged:
             answer = {"role": "assistant", "content": "Hi."}
@@ -341,7 +322,7 @@ class TestOddAnswers(HostTestCase):
         for host in DIALECTS:
             with self.subTest(host):
                 self.chat(self.at(host), QUESTION, TURN, RESULT)
-                self.assertEqual(["user", "assistant", "tool"], [each["role"] for each in self.sent()["messages"]])
+                self.assertEqual(["user", "assistant", "tool"], [each["role"] for each in self.sent_body()["messages"]])
                 self.assert_upstream_saw(None)
 
 
@@ -372,7 +353,7 @@ class TestOddShapes(HostTestCase):
     def test_two_calls_under_one_index_stay_two(self) -> None:
         first, second = ("call_a", '{"path":"a"}'), ("call_b", '{"path":"b"}')
         self.fake.answer(
-            self.stream(
+            streamed(
                 {"tool_calls": [self.call("call_a", '{"path":')]},
                 {"tool_calls": [self.call(None, '"a"}', None)]},
                 {"tool_calls": [self.call("call_b", '{"path":')]},
@@ -385,14 +366,14 @@ class TestOddShapes(HostTestCase):
 
     def test_an_index_that_another_call_has_by_now_is_replaced(self) -> None:
         pieces = [self.call("call_a", "{}"), self.call("call_b", "{}"), self.call("call_c", "{}", index=1)]
-        self.fake.answer(self.stream(*({"tool_calls": [piece]} for piece in pieces)))
+        self.fake.answer(streamed(*({"tool_calls": [piece]} for piece in pieces)))
         found = self.calls_of(self.chat(self.running, QUESTION, stream=True))
         self.assertEqual([("call_a", "{}"), ("call_b", "{}"), ("call_c", "{}")], found)
 
     def test_arguments_that_are_an_object_become_its_json(self) -> None:
         call = self.call("call_a", {"path": "ä.py", "n": [1, None]})
         for answer, stream in (
-            (self.stream({"tool_calls": [call]}), True),
+            (streamed({"tool_calls": [call]}), True),
             (self.plain({"tool_calls": [call]}), False),
         ):
             self.fake.answer(answer)
@@ -401,7 +382,7 @@ class TestOddShapes(HostTestCase):
 
     def test_content_in_parts_becomes_text(self) -> None:
         parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}, {"type": "odd"}]
-        for answer, stream in ((self.stream({"content": parts}), True), (self.plain({"content": parts}), False)):
+        for answer, stream in ((streamed({"content": parts}), True), (self.plain({"content": parts}), False)):
             self.fake.answer(answer)
             self.assertEqual("Hello.", self.chat(self.running, QUESTION, stream=stream).text)
 
@@ -411,7 +392,7 @@ class TestSettings(HostTestCase):
         proxy = self.at("openrouter", host_options={"provider": {"only": ["deepseek"]}})
         for history in ([QUESTION], [QUESTION, TURN, RESULT]):
             self.chat(proxy, *history)
-            self.assertEqual({"only": ["deepseek"]}, self.sent()["provider"])
+            self.assertEqual({"only": ["deepseek"]}, self.sent_body()["provider"])
 
     def test_a_name_with_slash_colon_and_version_reaches_the_host_as_it_is(self) -> None:
         proxy = self.at("openrouter", models={"sol/5.6:x": "deepseek/deepseek-v4-flash:nitro"})
@@ -423,4 +404,4 @@ class TestSettings(HostTestCase):
         }.items():
             with self.subTest(requested):
                 self.chat(proxy, QUESTION, model=requested)
-                self.assertEqual(model, self.sent()["model"])
+                self.assertEqual(model, self.sent_body()["model"])

@@ -9,8 +9,8 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.features.usage.feature import Usage
 from tests.fake_deepseek import Answer, Call
 from tests.support.admin_client import ADMIN_KEY, AdminCase
-from tests.support.harness import RunningProxy, request_bytes
-from tests.support.histories import TOOLS
+from tests.support.harness import RunningProxy, chat_body, request_bytes
+from tests.support.histories import TOOLS, tool_calls
 
 ANN, ANN_2, BEN = "sk-the-first-key-of-ann", "sk-the-second-key-of-ann", "sk-the-key-of-ben"
 THOUGHT = "a thought worth keeping"
@@ -26,25 +26,16 @@ class NamedKeysTest(AdminCase):
     def begin(self, proxy: RunningProxy, key: str) -> None:
         """A turn that calls a tool."""
         self.fake.answer(Answer(reasoning=THOUGHT, calls=(CALL,)))
-        self.assertEqual(200, self.ask(proxy, key, [QUESTION]))
+        self.chat(proxy, QUESTION, key=key, tools=TOOLS)
 
     def go_on(self, proxy: RunningProxy, key: str) -> str | None:
         """The reasoning that DeepSeek gets when the turn goes on."""
-        function = {"name": CALL.name, "arguments": CALL.arguments}
-        said = {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": CALL.id, "type": "function", "function": function}],
-        }
-        result = {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}
+        said = {"role": "assistant", "content": "", "tool_calls": tool_calls([CALL])}
         self.fake.answer(Answer(content="done"))
-        self.assertEqual(200, self.ask(proxy, key, [QUESTION, said, result]))
-        found = [message.get("reasoning_content") for message in self.fake.accepted[-1]["messages"]]
-        return next((each for each in found if each is not None), None)
-
-    def ask(self, proxy: RunningProxy, key: str, messages: list[dict[str, Any]]) -> int:
-        body = {"model": "deepseek-v4-pro", "messages": messages, "tools": TOOLS}
-        return self.round_trip(proxy, request_bytes(body, key=key)).status
+        self.chat(
+            proxy, QUESTION, said, {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}, key=key, tools=TOOLS
+        )
+        return next((each["reasoning_content"] for each in self.sent() if "reasoning_content" in each), None)
 
     def reconfigure(self, proxy: RunningProxy, **settings: Any) -> None:
         config: ProxyConfig = dataclasses.replace(proxy.server.config, **settings)
@@ -58,7 +49,7 @@ class NamedKeysTest(AdminCase):
         self.reconfigure(proxy, keys={"ann": {"key": [ANN, ANN_2]}})
         self.assertEqual(THOUGHT, self.go_on(proxy, ANN_2))
         self.reconfigure(proxy, keys={"ann": {"key": ANN_2}})
-        self.assertEqual(401, self.ask(proxy, ANN, [QUESTION]))
+        self.assertEqual(401, self.round_trip(proxy, request_bytes(chat_body(), key=ANN)).status)
         self.assertEqual(THOUGHT, self.go_on(proxy, ANN_2))
 
     def test_names_find_the_reasoning_of_others_only_in_a_group_that_shares_it(self) -> None:
@@ -75,7 +66,7 @@ class NamedKeysTest(AdminCase):
         proxy = self.proxy(keys=keys)
         for key in (ANN, BEN):
             self.fake.answer(Answer(content="hi"))
-            self.ask(proxy, key, [QUESTION])
+            self.chat(proxy, QUESTION, key=key)
         sent = [seen.headers["authorization"] for seen in self.fake.seen]
         self.assertEqual(["Bearer sk-of-ann-at-deepseek", "Bearer sk-held-by-the-proxy"], sent)
 
@@ -85,7 +76,7 @@ class NamedKeysTest(AdminCase):
         admin = self.admin(proxy)
         self.get(admin, "/metrics")
         self.fake.answer(Answer(content="hi"))
-        self.assertEqual(200, self.ask(proxy, ANN, [QUESTION]))
+        self.chat(proxy, QUESTION, key=ANN)
         proxy.server.services().get(Usage).ledger.flush()
         found = self.get(admin, "/api/keys").value
         ann, ben = found["keys"]

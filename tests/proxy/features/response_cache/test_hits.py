@@ -339,8 +339,7 @@ class TestMisses(CacheTestCase):
         self.assertEqual("miss", self.ask(proxy, CHAT).headers["x-cache"])
 
     def await_response(self, proxy: RunningProxy, id: str) -> None:
-        head = f"GET /v1/responses/{id} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test\r\n\r\n".encode()
-        wait_until(lambda: self.round_trip(proxy, head).value["status"] == "completed")
+        wait_until(lambda: self.call(proxy, "GET", f"/v1/responses/{id}").value["status"] == "completed")
 
     def test_several_answers_and_background_responses_never_use_it(self) -> None:
         for setting in ("ask", "on"):

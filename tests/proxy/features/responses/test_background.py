@@ -54,8 +54,8 @@ class BackgroundTestCase(ResponsesTestCase):
     def following(self, proxy: RunningProxy, response: Json, rest: str = "") -> Iterator[Callable[..., bytes]]:
         """Somebody who follows; what is yielded reads until a mark, or with none to the end, and tells all so far."""
         sock = self.connect(proxy)
-        head = request_bytes(b"", path=f"{PATH}/{response['id']}?stream=true{rest}", headers=["Connection: close"])
-        sock.sendall(head.replace(b"POST", b"GET", 1))
+        path = f"{PATH}/{response['id']}?stream=true{rest}"
+        sock.sendall(request_bytes(method="GET", path=path, headers=["Connection: close"]))
         seen = bytearray()
 
         def read(mark: bytes = b"") -> bytes:

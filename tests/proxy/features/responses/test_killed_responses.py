@@ -32,7 +32,7 @@ class TestKilledResponses(ServeTest):
 
     def send(self, method: str, path: str, body: Any = b"") -> RawReply:
         with socket.create_connection(self.address, timeout=PATIENCE) as sock:
-            sock.sendall(request_bytes(body, path=path).replace(b"POST", method.encode(), 1))
+            sock.sendall(request_bytes(body, method=method, path=path))
             reply = read_reply(sock)
         self.assertEqual(200, reply.status, reply.body)
         return reply

@@ -38,10 +38,6 @@ class NativeCase(ResponsesTestCase):
         self.assertEqual(200, reply.status, reply.body)
         return dict(reply.value["choices"][0]["message"])
 
-    def sent(self, at: int = -1) -> dict[str, Any]:
-        """What DeepSeek was sent, as it was sent."""
-        return dict(json.loads(self.fake.seen[at].body))
-
     def assert_native(self) -> None:
         self.assertEqual({"/responses"}, {seen.path for seen in self.fake.seen})
         self.assertEqual([], self.fake.refused)
@@ -82,7 +78,7 @@ class TestRequests(NativeCase):
         found = self.ask(self.proxy(), "hi", instructions="Be brief.", **fields)
         self.assertEqual('{"a": "b"}', found["output_text"])
         self.assertIn("encrypted_content", found["output"][0])
-        sent = self.sent()
+        sent = self.sent_body()
         self.assertEqual({"model", "input", "reasoning", "tools", "text", "max_output_tokens", "user"}, sent.keys())
         self.assertEqual(({"format": form}, {"effort": "high"}), (sent["text"], sent["reasoning"]))
         self.assertEqual(["system", "user"], [item["role"] for item in sent["input"]])
@@ -91,7 +87,7 @@ class TestRequests(NativeCase):
     def test_a_trace_has_the_native_request(self) -> None:
         self.ask(self.proxy(trace_dir=self.folder), "hi")
         (path,) = self.folder.iterdir()
-        self.assertEqual(self.sent(), json.loads(path.read_text(encoding="utf-8"))["upstream_request"])
+        self.assertEqual(self.sent_body(), json.loads(path.read_text(encoding="utf-8"))["upstream_request"])
 
 
 class TestEnds(NativeCase):
@@ -154,7 +150,7 @@ class TestRecovery(NativeCase):
                 found = self.ask(self.proxy(), history, stream=stream)
                 self.assertTrue(found["output_text"].endswith("It is 42."))
                 self.assertEqual([400, 200], [seen.status for seen in self.fake.seen])
-                self.assertNotIn("function_call", {item.get("type") for item in self.sent()["input"]})
+                self.assertNotIn("function_call", {item.get("type") for item in self.sent_body()["input"]})
 
     def test_a_native_refusal_inside_a_stream_is_recovered(self) -> None:
         failed = {"type": "response.failed", "response": {"error": {"message": MISSING_REASONING_TEXT}}}

@@ -54,13 +54,9 @@ def as_codex(items: list[Json]) -> list[Json]:
 
 
 class SearchCase(ResponsesTestCase):
-    def sent(self, at: int = -1) -> Json:
-        """The body that DeepSeek was sent."""
-        return dict(json.loads(self.fake.seen[at].body))
-
     def sent_items(self) -> list[list[str]]:
         """The items of every request, each as it was sent."""
-        return [[json.dumps(item) for item in self.sent(at)["input"]] for at in range(len(self.fake.seen))]
+        return [[json.dumps(item) for item in self.sent_body(at)["input"]] for at in range(len(self.fake.seen))]
 
     def assert_prefixes_stay(self) -> None:
         self.assertEqual([], self.fake.refused)
@@ -99,13 +95,13 @@ class TestThreeTurns(SearchCase):
                 self.fake.forget()
                 found = self.chat(list, stream=stream, store=False, instructions=f"Stream: {stream}.")
                 searches = [item for item in found[0]["output"] if item["type"].endswith("_call")]
-                self.assertTrue(all(json.dumps(item) in json.dumps(self.sent()["input"]) for item in searches))
-                kinds_sent = kinds(self.sent()["input"])
+                self.assertTrue(all(json.dumps(item) in json.dumps(self.sent_body()["input"]) for item in searches))
+                kinds_sent = kinds(self.sent_body()["input"])
                 self.assertEqual([*kinds(found[0]["output"]), "message"], kinds_sent[2 : len(found[0]["output"]) + 3])
 
     def test_a_client_that_drops_ids_and_seals_its_reasoning(self) -> None:
         found = self.chat(as_codex, stream=True, store=False, include=["reasoning.encrypted_content"])
-        ids = [item.get("id") for item in self.sent()["input"] if item["type"] == "web_search_call"]
+        ids = [item.get("id") for item in self.sent_body()["input"] if item["type"] == "web_search_call"]
         self.assertEqual([item["id"] for item in found[0]["output"] if item["type"] == "web_search_call"], ids[:3])
 
     def test_a_client_that_sends_no_searches_keeps_its_reasoning(self) -> None:
@@ -135,7 +131,7 @@ class TestThreeTurns(SearchCase):
                         history = [*history, *references, question(following)]
                 self.assert_prefixes_stay()
                 self.assert_upstream_saw(*THOUGHTS)
-                self.assertEqual([json.loads(item)["type"] for item in expected], kinds(self.sent()["input"]))
+                self.assertEqual([json.loads(item)["type"] for item in expected], kinds(self.sent_body()["input"]))
 
 
 class TestAnswers(SearchCase):
@@ -163,7 +159,7 @@ class TestAnswers(SearchCase):
             self.fake.answer(Answer("No thought.", "It rains."))
             found = self.complete(self.running, "Rain?", tools=[LOOK, tool], tool_choice=choice)
             self.assertEqual(["web_search_call", "message"], kinds(found["output"]))
-            sent = self.sent()
+            sent = self.sent_body()
             self.assertEqual((choice, {"effort": "none"}), (sent["tool_choice"], sent["reasoning"]))
             self.assertEqual([LOOK["name"], None], [tool.get("name") for tool in sent["tools"]])
 
@@ -173,9 +169,9 @@ class TestAnswers(SearchCase):
         found = self.complete(self.running, "Do it.", tools=TOOLS, stream=True)
         *_, patch, spawn = found["output"]
         self.assertEqual(("custom_tool_call", "a\nb"), (patch["type"], patch["input"]))
-        names = {tool["name"] for tool in self.sent()["tools"] if tool["type"] == "function"}
+        names = {tool["name"] for tool in self.sent_body()["tools"] if tool["type"] == "function"}
         self.assertEqual(3, len(names))
-        self.assertEqual(["function"] * 3 + ["web_search"], [tool["type"] for tool in self.sent()["tools"]])
+        self.assertEqual(["function"] * 3 + ["web_search"], [tool["type"] for tool in self.sent_body()["tools"]])
         outputs = [{"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}]
         outputs += [{"type": "function_call_output", "call_id": "call_2", "output": "done"}]
         self.complete(self.running, outputs, tools=TOOLS, previous_response_id=found["id"])
@@ -200,7 +196,7 @@ class TestAnswers(SearchCase):
         history = [question("Rain?"), *found["output"], question("Go on.")]
         self.complete(self.running, history, tools=[TOOL], store=False)
         self.assertEqual([], self.fake.refused)
-        self.assertIn("web_search_call", kinds(self.sent()["input"]))
+        self.assertIn("web_search_call", kinds(self.sent_body()["input"]))
 
     def test_searches_are_counted(self) -> None:
         self.fake.answer(FIRST, SECOND, THIRD)
@@ -245,7 +241,7 @@ class TestFaults(SearchCase):
         found = self.complete(self.proxy_with_new_store(), history, tools=TOOLS, store=False)
         self.assertEqual([], self.fake.refused)
         self.assertIn("You are welcome.", found["output_text"])
-        self.assertIn("I look.", json.dumps(self.sent()["input"]))
+        self.assertIn("I look.", json.dumps(self.sent_body()["input"]))
 
     def test_no_caller_gets_the_searches_of_another(self) -> None:
         for key in ("sk-one", "sk-two"):
@@ -253,9 +249,9 @@ class TestFaults(SearchCase):
             output = self.complete(self.running, "Rain?", tools=TOOLS, store=False, key=key)["output"]
             search = next(item for item in output if item["type"] == "web_search_call")
             self.complete(self.running, [question("Rain?"), *as_codex(output), question("Sure?")], key=key)
-            self.assertEqual([search["id"]], [item["id"] for item in self.sent()["input"] if "id" in item])
+            self.assertEqual([search["id"]], [item["id"] for item in self.sent_body()["input"] if "id" in item])
         self.complete(self.running, [question("Rain?"), *as_codex(output), question("Sure?")], key="sk-three")
-        self.assertEqual([], [item for item in self.sent()["input"] if "id" in item])
+        self.assertEqual([], [item for item in self.sent_body()["input"] if "id" in item])
 
     def test_many_chats_with_searches_at_once_keep_theirs(self) -> None:
         self.fake = self.enterContext(FakeDeepSeek(responder=search_for))
@@ -326,7 +322,7 @@ class TestCompaction(SearchCase):
         reply = self.send(self.running, "POST", f"{PATH}/compact", {"input": items, "tools": TOOLS})
         self.assertEqual(200, reply.status, reply.body)
         self.assertEqual(["message", "message", "compaction"], kinds(reply.value["output"]))
-        self.assertEqual("none", self.sent()["tool_choice"])
+        self.assertEqual("none", self.sent_body()["tool_choice"])
         self.assert_prefixes_stay()
 
 

@@ -1,25 +1,15 @@
 """Sessions as the dashboard sees them: those of all keys, with prompts and thinking, because they were recorded."""
 
-import json
-
 from tests.fake_deepseek import Answer
 from tests.support.admin_client import AdminCase
-from tests.support.harness import RunningProxy, request_bytes
+from tests.support.harness import RunningProxy
 
 QUESTION = {"role": "user", "content": "What is\nin a?"}
 
 
 class SessionsTest(AdminCase):
     def create(self, proxy: RunningProxy, key: str = "sk-test") -> str:
-        data = request_bytes({"name": "Try"}, path="/sessions/create", headers=("Connection: close",), key=key)
-        uuid: str = json.loads(self.round_trip(proxy, data).body)["uuid"]
-        return uuid
-
-    def chat(self, proxy: RunningProxy, session: str, *messages: dict[str, str], key: str = "sk-test") -> None:
-        path = f"/s/{session}/v1/chat/completions"
-        body = {"model": "deepseek-v4-pro", "messages": list(messages)}
-        reply = self.round_trip(proxy, request_bytes(body, path=path, headers=("Connection: close",), key=key))
-        self.assertEqual(200, reply.status)
+        return str(self.call(proxy, "POST", "/sessions/create", {"name": "Try"}, key=key).value["uuid"])
 
     def test_nothing_is_recorded_at_first(self) -> None:
         admin = self.admin(self.admin_proxy())
@@ -30,9 +20,8 @@ class SessionsTest(AdminCase):
         admin = self.admin(proxy)
         session, other = self.create(proxy), self.create(proxy, "sk-other")
         self.fake.answer(Answer("Thought.", "One."), Answer("Again.", "Two."))
-        for _ in range(2):
-            self.chat(proxy, session, QUESTION)
-        self.chat(proxy, other, QUESTION, key="sk-other")
+        for each, key in ((session, "sk-test"), (session, "sk-test"), (other, "sk-other")):
+            self.chat(proxy, QUESTION, path=f"/s/{each}/v1/chat/completions", key=key)
         found = self.get(admin, "/api/sessions").value["sessions"]
         self.assertEqual({session, other}, {each["uuid"] for each in found})
         shape = {"uuid", "name", "tags", "model", "created_at", "used_at", "requests", "nodes", "tokens", "cost"}

@@ -30,7 +30,7 @@ class TestKilledSession(ServeTest):
     def connect(self, method: str, path: str, body: Any = b"") -> socket.socket:
         sock = socket.create_connection(self.address, timeout=PATIENCE)
         self.addCleanup(sock.close)
-        sock.sendall(request_bytes(body, path=path).replace(b"POST", method.encode(), 1))
+        sock.sendall(request_bytes(body, method=method, path=path))
         return sock
 
     def send(self, method: str, path: str, body: Any = b"") -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.fake_deepseek import Answer, Call
 from tests.proxy.features.sessions.test_sessions import SessionsTestCase
+from tests.support.apis import APIS, CHAT, MESSAGES, RESPONSES, Api
 
 WIRE = Path(__file__).parents[3] / "wire"
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -56,7 +57,7 @@ class TestSessions(RolloutTestCase):
         for name in (UNKNOWN, "nonexistent-uuid"):
             for method, path in (("DELETE", ""), ("GET", "/nodes"), ("POST", "/v1/chat/completions")):
                 with self.subTest(method, path=path, name=name):
-                    reply = self.call(
+                    reply = self.reply(
                         method, f"/{name}{path}", {"messages": [user("Hi")]} if method == "POST" else None
                     )
                     self.assertEqual(404, reply.status)
@@ -150,35 +151,21 @@ class TestNodes(RolloutTestCase):
 
 
 class TestWrittenCalls(SessionsTestCase):
-    def ask(self, path: str, *, stream: bool, session: str = "", proxy: Any = None) -> str:
-        function = {"name": "search", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}
-        bodies: dict[str, dict[str, Any]] = {
-            "chat/completions": {"messages": [user("Hi")], "tools": [{"type": "function", "function": function}]},
-            "responses": {"input": "Hi", "tools": [{"type": "function", **function}]},
-            "messages": {
-                "messages": [user("Hi")],
-                "max_tokens": 2000,
-                "tools": [{"name": "search", "input_schema": function["parameters"]}],
-            },
-        }
-        body = {"model": "deepseek-v4-pro", "stream": stream, **bodies[path]}
-        reply = self.call("POST", f"{session and f'/s/{session}'}/v1/{path}", body, proxy=proxy)
+    def told(self, api: Api, *, stream: bool, session: str = "", proxy: Any = None) -> str:
+        body = api.body("Hi", tools=[api.tool("search")], stream=stream)
+        reply = self.reply("POST", f"{session and f'/s/{session}'}{api.path}", body, proxy=proxy)
         self.assertEqual(200, reply.status, reply.body[:300])
         return reply.body.decode()
 
     def test_every_api_has_the_call_streamed_and_plain(self) -> None:
-        for path, name in (
-            ("chat/completions", '"tool_calls"'),
-            ("responses", '"function_call"'),
-            ("messages", '"tool_use"'),
-        ):
+        for api, name in zip(APIS, ('"tool_calls"', '"function_call"', '"tool_use"'), strict=True):
             for stream in (False, True):
-                with self.subTest(path, stream=stream):
+                with self.subTest(api, stream=stream):
                     session = self.create(tool_parser="hermes")["uuid"]
                     self.fake.answer(
                         Answer(reasoning="So.", content=f"I look.\n\n{written('search', q='cats').content}")
                     )
-                    text = self.ask(path, stream=stream, session=session)
+                    text = self.told(api, stream=stream, session=session)
                     self.assertIn(name, text)
                     self.assertNotIn("<tool_call>", text)
                     (node,) = self.nodes(session)
@@ -188,16 +175,16 @@ class TestWrittenCalls(SessionsTestCase):
                     self.assertEqual("tool_calls", node["metadata"]["finish_reason"])
 
     def test_texts_and_calls_are_in_their_order_streamed_and_plain(self) -> None:
-        for path, name, kinds in (
-            ("responses", "output", ["reasoning", "message", "function_call", "message"]),
-            ("messages", "content", ["text", "tool_use", "text"]),
+        for api, name, kinds in (
+            (RESPONSES, "output", ["reasoning", "message", "function_call", "message"]),
+            (MESSAGES, "content", ["thinking", "text", "tool_use", "text"]),
         ):
             for stream in (False, True):
-                with self.subTest(path, stream=stream):
+                with self.subTest(api, stream=stream):
                     session = self.create(tool_parser="hermes")["uuid"]
                     content = f"Before. {written('search', q='cats').content} After."
                     self.fake.answer(Answer(reasoning="So.", content=content))
-                    text = self.ask(path, stream=stream, session=session)
+                    text = self.told(api, stream=stream, session=session)
                     if not stream:
                         found = [each["type"] for each in json.loads(text)[name]]
                     else:
@@ -216,10 +203,10 @@ class TestWrittenCalls(SessionsTestCase):
             Answer(reasoning="So.", content=written("read_file", path="a").content), Answer(content="Done.")
         )
         tools = [{"type": "function", "function": {"name": "read_file"}}]
-        message = self.chat(session, user("Hi"), tools=tools)["choices"][0]["message"]
+        message = SessionsTestCase.ask(self, session, user("Hi"), tools=tools)["choices"][0]["message"]
         del message["reasoning_content"]
         result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "1"}
-        self.chat(session, user("Hi"), message, result, tools=tools)
+        SessionsTestCase.ask(self, session, user("Hi"), message, result, tools=tools)
         sent = self.fake.seen[-1].payload["messages"][1]
         self.assertEqual(("So.", ""), (sent["reasoning_content"], sent["content"] or ""))
         self.assertEqual(message["tool_calls"][0]["id"], sent["tool_calls"][0]["id"])
@@ -231,7 +218,7 @@ class TestWrittenCalls(SessionsTestCase):
         for session, is_call in (("", False), (default, False), (named, True)):
             for stream in (False, True):
                 self.fake.answer(written("search", q="cats"))
-                text = self.ask("chat/completions", stream=stream, session=session, proxy=proxy)
+                text = self.told(CHAT, stream=stream, session=session, proxy=proxy)
                 self.assertEqual(is_call, '"tool_calls"' in text)
 
     def test_a_host_that_has_sent_a_call_as_such_is_believed(self) -> None:
@@ -243,4 +230,4 @@ class TestWrittenCalls(SessionsTestCase):
                 (written("search", q="cats"), False),
             ):
                 self.fake.answer(answer)
-                self.assertEqual(is_call, '"tool_calls"' in self.ask("chat/completions", stream=stream, proxy=proxy))
+                self.assertEqual(is_call, '"tool_calls"' in self.told(CHAT, stream=stream, proxy=proxy))

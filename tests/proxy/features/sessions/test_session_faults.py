@@ -31,13 +31,13 @@ class TestSessionFaults(SessionsTestCase):
         ):
             other.execute("BEGIN IMMEDIATE")
             for _ in range(3):
-                self.chat(session, QUESTION)
-            reply = self.call("POST", "/sessions/create", {})
+                self.ask(session, QUESTION)
+            reply = self.reply("POST", "/sessions/create", {})
             self.assertEqual(503, reply.status)
             self.assertIn(b"another process holds it locked", reply.body)
             self.assertEqual([], self.nodes(session))
             other.execute("COMMIT")
-            wait_until(lambda: self.call("POST", "/sessions/create", {}).status == 200)
+            wait_until(lambda: self.reply("POST", "/sessions/create", {}).status == 200)
             wait_until(lambda: sum(each["num_requests"] for each in self.listed()) == 3)
         self.assertEqual(2, len(logged.output), logged.output)
 
@@ -47,8 +47,8 @@ class TestSessionFaults(SessionsTestCase):
         for each in self.path.parent.glob("sessions*"):
             each.unlink()
         with self.assertLogs("deepseek_cursor_proxy", "WARNING"):
-            self.chat(session, QUESTION)
-            wait_until(lambda: self.call("POST", "/sessions/create", {}).status == 200)
+            self.ask(session, QUESTION)
+            wait_until(lambda: self.reply("POST", "/sessions/create", {}).status == 200)
             session = self.listed()[0]["uuid"]
-            self.chat(session, QUESTION)
+            self.ask(session, QUESTION)
             self.assertEqual(1, len(self.nodes(session)))

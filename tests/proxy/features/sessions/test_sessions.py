@@ -7,6 +7,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Raw
+from tests.support.apis import APIS
 from tests.support.databases import age_rows
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
@@ -15,35 +16,27 @@ KEY, OTHER_KEY = "sk-of-the-owner", "sk-of-another"
 
 
 class SessionsTestCase(SocketTestCase):
-    def call(
-        self, method: str, path: str, body: Any = None, *, key: str = KEY, proxy: RunningProxy | None = None
+    def reply(
+        self, method: str, path: str, body: Any = b"", *, proxy: RunningProxy | None = None, key: str = KEY
     ) -> RawReply:
-        data = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nHost: localhost:9\r\nAuthorization: Bearer {key}\r\n"
-        head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
-        return self.round_trip(proxy or self.running, head.encode() + data)
+        return self.call(proxy or self.running, method, path, body, key=key, headers=("Host: localhost:9",))
 
-    def json(self, method: str, path: str, body: Any = None, **details: Any) -> Any:
-        reply = self.call(method, path, body, **details)
+    def json(self, *request: Any, **details: Any) -> Any:
+        reply = self.reply(*request, **details)
         self.assertEqual(200, reply.status, reply.body[:500])
-        return json.loads(reply.body)
+        return reply.value
 
-    def create(self, **options: Any) -> dict[str, Any]:
-        created: dict[str, Any] = self.json("POST", "/sessions/create", options)
-        return created
+    def create(self, **options: Any) -> Any:
+        return self.json("POST", "/sessions/create", options)
 
-    def chat(self, session: str, *messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        body = {"model": "deepseek-v4-pro", "messages": list(messages), **fields}
-        reply: dict[str, Any] = self.json("POST", f"/s/{session}/v1/chat/completions", body)
-        return reply
+    def ask(self, session: str, *messages: dict[str, Any], **fields: Any) -> Any:
+        return self.chat(self.running, *messages, path=f"/s/{session}/v1/chat/completions", key=KEY, **fields).value
 
-    def listed(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.json("GET", "/sessions")["sessions"]
-        return found
+    def listed(self) -> Any:
+        return self.json("GET", "/sessions")["sessions"]
 
-    def nodes(self, session: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.json("GET", f"/s/{session}/nodes")["nodes"]
-        return found
+    def nodes(self, session: str) -> Any:
+        return self.json("GET", f"/s/{session}/nodes")["nodes"]
 
 
 QUESTION = {"role": "user", "content": "What is in a?"}
@@ -55,19 +48,19 @@ class TestSessions(SessionsTestCase):
         session = created["uuid"]
         self.assertEqual(f"http://localhost:9/s/{session}/v1", created["base_url"])
         self.assertEqual(("Try / 1 ✓", "hermes", ["x"]), (created["name"], created["tool_parser"], created["tags"]))
-        self.assertEqual([session], [each["uuid"] for each in self.json("GET", "/sessions")["sessions"]])
+        self.assertEqual([session], [each["uuid"] for each in self.listed()])
         for path in (f"/s/{session}", f"/{session}"):
             self.assertEqual(session, self.json("GET", path)["uuid"])
         self.assertEqual(1, self.json("GET", "/health")["sessions"])
         self.assertEqual({"status": "deleted", "uuid": session}, self.json("DELETE", f"/{session}"))
-        self.assertEqual([404, 404], [self.call(method, f"/s/{session}").status for method in ("GET", "DELETE")])
+        self.assertEqual([404, 404], [self.reply(method, f"/s/{session}").status for method in ("GET", "DELETE")])
         self.assertEqual(0, self.json("GET", "/health")["sessions"])
 
     def test_an_answer_of_the_response_cache_is_recorded(self) -> None:
         session = self.create()["uuid"]
         self.fake.answer(Answer(reasoning="A thought.", content="Done."))
         for _ in range(2):
-            self.chat(session, QUESTION, cache=True)
+            self.ask(session, QUESTION, cache=True)
         self.assertEqual(1, len(self.fake.seen))
         found = self.json("GET", f"/s/{session}")
         self.assertEqual((2, 1), (found["num_requests"], found["num_nodes"]))
@@ -81,7 +74,7 @@ class TestSessions(SessionsTestCase):
         choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
         body = json.dumps({"choices": [choice], "usage": {"total_tokens": 10**30}})
         self.fake.answer(Raw(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{body}".encode()))
-        self.chat(session, QUESTION)
+        self.ask(session, QUESTION)
         self.assertEqual(1, len(self.nodes(session)))
 
     def test_usage_that_adds_up_to_infinity_breaks_neither_nodes_nor_exports(self) -> None:
@@ -94,25 +87,25 @@ class TestSessions(SessionsTestCase):
                     usage = {"prompt_tokens": odd, "cost": odd, "prompt_tokens_details": {"x": odd}}
                     body = json.dumps({"choices": [choice], "usage": usage})
                     self.fake.answer(Raw(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{body}".encode()))
-                    self.chat(session, *history)
+                    self.ask(session, *history)
                     history += [choice["message"], QUESTION]
                 (node,) = self.nodes(session)
                 self.assertEqual({"prompt_tokens": 0, "cost": 0, "prompt_tokens_details": {"x": 0}}, node["usage"])
                 for form in ("openai", "sharegpt", "hermes", "nodes"):
-                    exported = self.call("GET", f"/s/{session}/export?format={form}").body
+                    exported = self.reply("GET", f"/s/{session}/export?format={form}").body
                     self.assertNotIn(b"Infinity", exported)
                     json.loads(exported)
 
     def test_a_later_system_message_is_recorded_in_the_role_that_deepseek_saw(self) -> None:
         session = self.create()["uuid"]
-        self.chat(session, {"role": "system", "content": "Lead."}, QUESTION, {"role": "system", "content": "Monday."})
-        (line,) = self.call("GET", f"/s/{session}/export?format=openai").body.splitlines()
+        self.ask(session, {"role": "system", "content": "Lead."}, QUESTION, {"role": "system", "content": "Monday."})
+        (line,) = self.reply("GET", f"/s/{session}/export?format=openai").body.splitlines()
         *history, _ = json.loads(line)["messages"]
         self.assertEqual(self.fake.accepted[0]["messages"], history)
 
     def test_a_session_belongs_to_its_key(self) -> None:
         session = self.create()["uuid"]
-        self.chat(session, QUESTION)
+        self.ask(session, QUESTION)
         self.assertEqual([], self.json("GET", "/sessions", key=OTHER_KEY)["sessions"])
         for method, path in (
             ("GET", f"/s/{session}"),
@@ -121,7 +114,7 @@ class TestSessions(SessionsTestCase):
             ("GET", f"/s/{session}/export"),
         ):
             with self.subTest(method, path=path):
-                self.assertEqual(404, self.call(method, path, key=OTHER_KEY).status)
+                self.assertEqual(404, self.reply(method, path, key=OTHER_KEY).status)
         self.assertEqual(1, len(self.nodes(session)))
 
     def test_an_unknown_session_is_an_error_in_the_shape_of_the_api_and_calls_nobody(self) -> None:
@@ -129,7 +122,7 @@ class TestSessions(SessionsTestCase):
         for path in ("chat/completions", "responses", "messages"):
             for prefix in ("/s/none", "/s/00000000-0000-0000-0000-000000000000"):
                 with self.subTest(path):
-                    reply = self.call("POST", f"{prefix}/v1/{path}", body)
+                    reply = self.reply("POST", f"{prefix}/v1/{path}", body)
                     self.assertEqual(404, reply.status)
                     self.assertEqual(path == "messages", json.loads(reply.body).get("type") == "error")
         self.assertEqual([], self.fake.seen)
@@ -147,13 +140,13 @@ class TestSessions(SessionsTestCase):
             ("ttl_seconds", True),
         ):
             with self.subTest(name, value=value):
-                reply = self.call("POST", "/v1/sessions", {name: value})
+                reply = self.reply("POST", "/v1/sessions", {name: value})
                 self.assertEqual(400, reply.status, reply.body)
-                self.assertEqual(name, json.loads(reply.body)["error"]["param"])
+                self.assertEqual(name, reply.error["param"])
 
     def test_an_expired_session_is_gone(self) -> None:
         session = self.create(ttl_seconds=0.0001)["uuid"]
-        self.assertEqual(404, self.call("GET", f"/s/{session}").status)
+        self.assertEqual(404, self.reply("GET", f"/s/{session}").status)
 
     def test_sessions_survive_a_restart(self) -> None:
         first = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
@@ -196,10 +189,10 @@ class TestNodes(SessionsTestCase):
             ),
             Answer(reasoning="It says 1.", content="A one."),
         )
-        first = self.chat(session, QUESTION, tools=TOOLS)["choices"][0]["message"]
+        first = self.ask(session, QUESTION, tools=TOOLS)["choices"][0]["message"]
         echo = {"role": "assistant", "content": "", "tool_calls": first["tool_calls"]}
         result = {"role": "tool", "tool_call_id": first["tool_calls"][0]["id"], "content": "1"}
-        self.chat(session, QUESTION, echo, result, tools=TOOLS)
+        self.ask(session, QUESTION, echo, result, tools=TOOLS)
         (node,) = self.nodes(session)
         sent = self.fake.seen[-1].payload["messages"]
         self.assertEqual(
@@ -218,18 +211,12 @@ class TestNodes(SessionsTestCase):
         self.assertEqual(1, len(self.json("GET", "/sessions")["sessions"]))
 
     def test_every_api_streamed_and_plain_is_recorded(self) -> None:
-        for path, body in (
-            ("chat/completions", {"messages": [QUESTION]}),
-            ("responses", {"input": "What is in a?"}),
-            ("messages", {"messages": [QUESTION], "max_tokens": 2000}),
-        ):
+        for api in APIS:
             for stream in (False, True):
-                with self.subTest(path, stream=stream):
+                with self.subTest(api, stream=stream):
                     session = self.create()["uuid"]
                     self.fake.answer(Answer(reasoning="Thought.", content="Text."))
-                    reply = self.call(
-                        "POST", f"/s/{session}/v1/{path}", {"model": "deepseek-v4-pro", "stream": stream, **body}
-                    )
+                    reply = self.reply("POST", f"/s/{session}{api.path}", api.body([QUESTION], stream=stream))
                     self.assertEqual(200, reply.status, reply.body[:300])
                     (node,) = self.nodes(session)
                     last = {"role": "assistant", "content": "Text.", "reasoning_content": "Thought."}
@@ -238,7 +225,7 @@ class TestNodes(SessionsTestCase):
     def test_a_chat_that_moves_between_the_apis_stays_one_node(self) -> None:
         session = self.create()["uuid"]
         self.fake.answer(Answer(reasoning="One.", content="First."), Answer(reasoning="Two.", content="Second."))
-        self.chat(session, QUESTION)
+        self.ask(session, QUESTION)
         history = [QUESTION, {"role": "assistant", "content": "First."}, {"role": "user", "content": "Go on."}]
         body = {"model": "deepseek-v4-pro", "messages": history, "max_tokens": 2000}
         self.json("POST", f"/{session}/v1/messages", body)
@@ -248,7 +235,7 @@ class TestNodes(SessionsTestCase):
     def test_several_answers_are_branches(self) -> None:
         session = self.create()["uuid"]
         self.fake.answer(Answer(content="One."), Answer(content="Two."))
-        usage = self.chat(session, QUESTION, n=2)["usage"]
+        usage = self.ask(session, QUESTION, n=2)["usage"]
         nodes, (found,) = self.nodes(session), self.listed()
         # The request was paid once.
         self.assertEqual((usage["total_tokens"], 1), (found["tokens"], sum(node["cost"] is not None for node in nodes)))
@@ -267,7 +254,7 @@ class TestNodes(SessionsTestCase):
 
     def test_a_refused_request_makes_no_node(self) -> None:
         session = self.create()["uuid"]
-        self.assertEqual(400, self.call("POST", f"/s/{session}/v1/chat/completions", {"messages": 7}).status)
+        self.assertEqual(400, self.reply("POST", f"/s/{session}/v1/chat/completions", {"messages": 7}).status)
         self.assertEqual([], self.nodes(session))
 
     def test_a_session_that_is_deleted_while_it_streams_answers_and_stays_deleted(self) -> None:
@@ -279,18 +266,18 @@ class TestNodes(SessionsTestCase):
             request_bytes(body, path=f"/s/{session}/v1/chat/completions", headers=("Connection: close",), key=KEY),
         ) as sock:
             sock.recv(100)
-            self.assertEqual(200, self.call("DELETE", f"/s/{session}").status)
+            self.assertEqual(200, self.reply("DELETE", f"/s/{session}").status)
             self.fake.release.set()
             while sock.recv(65536):
                 pass
-        self.assertEqual(404, self.call("GET", f"/s/{session}").status)
+        self.assertEqual(404, self.reply("GET", f"/s/{session}").status)
 
 
 class TestRender(SessionsTestCase):
     def test_the_prompt_is_that_of_the_request_with_its_reasoning_and_nothing_is_sent(self) -> None:
         session = self.create()["uuid"]
         self.fake.answer(Answer(reasoning="It says 1.", content="A one."))
-        self.chat(session, QUESTION, tools=TOOLS)
+        self.ask(session, QUESTION, tools=TOOLS)
         history = [QUESTION, {"role": "assistant", "content": "A one."}, {"role": "user", "content": "Sure?"}]
         body = {"model": "deepseek-v4-pro", "messages": history, "tools": TOOLS}
         found = self.json("POST", f"/s/{session}/v1/chat/completions/render", body)
@@ -304,10 +291,10 @@ class TestRender(SessionsTestCase):
     def test_roles_are_those_that_deepseek_saw(self) -> None:
         session = self.create()["uuid"]
         note = {"role": "system", "content": "A note."}
-        self.chat(session, QUESTION, note)
+        self.ask(session, QUESTION, note)
         [sent] = self.fake.accepted
         self.assertEqual(["user", "user"], [message["role"] for message in sent["messages"]])
-        (line,) = self.call("GET", f"/s/{session}/export").body.splitlines()
+        (line,) = self.reply("GET", f"/s/{session}/export").body.splitlines()
         self.assertEqual(["user", "user", "assistant"], [each["role"] for each in json.loads(line)["messages"]])
         body = {"model": "deepseek-v4-pro", "messages": [QUESTION, note]}
         prompt = self.json("POST", f"/s/{session}/v1/chat/completions/render", body)["prompt_text"]
@@ -315,16 +302,16 @@ class TestRender(SessionsTestCase):
 
     def test_an_invalid_body_and_a_render_outside_of_a_session_are_refused(self) -> None:
         session = self.create()["uuid"]
-        self.assertEqual(400, self.call("POST", f"/s/{session}/v1/chat/completions/render", {"messages": 7}).status)
-        self.assertEqual(404, self.call("POST", "/v1/chat/completions/render", {"messages": [QUESTION]}).status)
+        self.assertEqual(400, self.reply("POST", f"/s/{session}/v1/chat/completions/render", {"messages": 7}).status)
+        self.assertEqual(404, self.reply("POST", "/v1/chat/completions/render", {"messages": [QUESTION]}).status)
 
 
 class TestExport(SessionsTestCase):
     def test_each_format_has_a_line_for_each_node(self) -> None:
         session = self.create()["uuid"]
         self.fake.answer(Answer(reasoning="Thought.", content="Text."))
-        self.chat(session, QUESTION)
-        (line,) = self.call("GET", f"/s/{session}/export").body.splitlines()
+        self.ask(session, QUESTION)
+        (line,) = self.reply("GET", f"/s/{session}/export").body.splitlines()
         self.assertEqual("Thought.", json.loads(line)["messages"][1]["reasoning_content"])
         for form, expected in (
             ("sharegpt", {"from": "gpt", "value": "<think>\nThought.\n</think>\n\nText."}),
@@ -332,7 +319,7 @@ class TestExport(SessionsTestCase):
             ("nodes", "full_text"),
         ):
             with self.subTest(form):
-                (line,) = self.call("GET", f"/s/{session}/export?format={form}").body.splitlines()
+                (line,) = self.reply("GET", f"/s/{session}/export?format={form}").body.splitlines()
                 found = json.loads(line)
                 if form == "sharegpt":
                     self.assertEqual(expected, found["conversations"][1])
@@ -340,4 +327,4 @@ class TestExport(SessionsTestCase):
                     self.assertIn(expected, found["text"])
                 else:
                     self.assertIn(expected, found)
-        self.assertEqual(400, self.call("GET", f"/s/{session}/export?format=other").status)
+        self.assertEqual(400, self.reply("GET", f"/s/{session}/export?format=other").status)
