@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from deepseek_cursor_proxy.features.dashboard.app import StaticFiles
+from deepseek_cursor_proxy.features.dashboard.app import static_file
 
 Json = dict[str, Any]
 
@@ -58,8 +58,6 @@ class BusyProxy:
 
 
 def _handler(proxy: BusyProxy) -> type[BaseHTTPRequestHandler]:
-    files = StaticFiles()
-
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
@@ -74,7 +72,8 @@ def _handler(proxy: BusyProxy) -> type[BaseHTTPRequestHandler]:
                     found["views"] = [name for name in FIELDS if name not in proxy.missing]
                 self._send(json.dumps(found).encode(), "application/json", 404 if is_missing else 200)
             else:
-                reply = files.reply(url.path)
+                reply = static_file(url.path)
+                assert reply is not None, url.path
                 self._send(reply.body, dict(reply.headers)["Content-Type"])
 
         def _send(self, body: Any, kind: str, status: int = 200) -> None:

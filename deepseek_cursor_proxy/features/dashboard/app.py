@@ -6,12 +6,10 @@ hosts, frames, guesses about types.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -44,7 +42,8 @@ _METHODS = "GET, HEAD"
 _METRICS = "/metrics"
 _NONCE = re.compile(r"nonce=([0-9a-f]{32})")
 _MOST_FIELDS = 20
-_INDEX = "/index.html"
+# No path leads out of the folders.
+_FILE = re.compile(r"/(?P<folder>(?:[a-z]+/)*)(?P<name>[a-z_]+(?P<type>\.[a-z]+))")
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -73,7 +72,6 @@ class AdminApp:
         """`routes` are those of features, each with the name of its endpoint; they come before our own."""
         self._context = context
         self._endpoints: tuple[tuple[str, str | _Endpoint], ...] = (*routes, *_ENDPOINTS)
-        self._files = StaticFiles()
         self._secret = InstallationSecret(context.config.reasoning_content_path)
         self._access = AdminAccess(context)
 
@@ -91,8 +89,8 @@ class AdminApp:
         self._access.check_address(request)
         if request.method not in ("GET", "HEAD"):
             raise errors.MethodNotAllowed(f"The dashboard answers {_METHODS}.", _METHODS)
-        if self._files.has(request.path):
-            return self._files.reply(request.path)
+        if (file := static_file(request.path)) is not None:
+            return file
         if request.path == PROOF_PATH:
             return self._prove(request.query)
         self._access.check_key(request, is_for_metrics=request.path == _METRICS)
@@ -175,45 +173,25 @@ class AdminAccess:
             ) from None
 
 
-class StaticFiles:
-    """The files of the dashboard, read when a browser asks. They contain no data and need no key.
+def static_file(path: str, features: Traversable | None = None) -> HttpReply | None:
+    """A file of the dashboard or a view of a feature, read when a browser asks; they have no data and need no key.
 
-    Only names that are in the folder are served, so no path leads out of it.
+    None for any other path.
     """
-
-    def __init__(self, features: Traversable | None = None) -> None:
-        # By way of resources, because the package may be in a zip file.
-        self._features = features or files("deepseek_cursor_proxy.features")
-
-    @cached_property
-    def _files(self) -> dict[str, Traversable]:
-        found = dict(_walk(self._features / "dashboard" / "page", ""))
-        for feature in self._features.iterdir() if self._features.is_dir() else ():
-            found |= _walk(feature / "views", "/js/views")
-        return {**found, "/": found[_INDEX]} if _INDEX in found else found
-
-    def has(self, path: str) -> bool:
-        return path in self._files
-
-    def reply(self, path: str) -> HttpReply:
-        file = self._files[path]
-        try:
-            data = file.read_bytes()
-        except OSError as error:
-            raise errors.Overloaded(
-                f"A file of the dashboard cannot be read: {error.strerror}.", retry_after=1
-            ) from None
-        return HttpReply(200, data, (("Content-Type", _type(file)),))
-
-
-def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
-    """Every file below a folder that has a known type, under the path that leads to it."""
-    for each in folder.iterdir() if folder.is_dir() else ():
-        if each.is_dir():
-            yield from _walk(each, f"{path}/{each.name}")
-        elif _type(each) and not each.name.startswith("."):
-            yield f"{path}/{each.name}", each
-
-
-def _type(file: Traversable) -> str:
-    return _TYPES.get(PurePosixPath(file.name).suffix, "")
+    found = _FILE.fullmatch("/index.html" if path == "/" else path)
+    if found is None or found["type"] not in _TYPES:
+        return None
+    # By way of resources, because the package may be in a zip file.
+    features = features or files("deepseek_cursor_proxy.features")
+    places = [features.joinpath("dashboard", "page", found["folder"], found["name"])]
+    if found["folder"] == "js/views/":
+        places += [feature.joinpath("views", found["name"]) for feature in features.iterdir()]
+    for place in places:
+        if place.is_file():
+            try:
+                return HttpReply(200, place.read_bytes(), (("Content-Type", _TYPES[found["type"]]),))
+            except OSError as error:
+                raise errors.Overloaded(
+                    f"A file of the dashboard cannot be read: {error.strerror}.", retry_after=1
+                ) from None
+    return None

@@ -5,10 +5,11 @@ import re
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import deepseek_cursor_proxy
 from deepseek_cursor_proxy.errors import Overloaded
-from deepseek_cursor_proxy.features.dashboard.app import StaticFiles
+from deepseek_cursor_proxy.features.dashboard.app import static_file
 
 
 class StaticFilesTest(unittest.TestCase):
@@ -21,7 +22,7 @@ class StaticFilesTest(unittest.TestCase):
             (self.folder / name).write_text(name)
         (features / "keys" / "views" / "keys.js").write_text("of the feature")
         (self.folder.parent / "secret.js").write_text("secret")
-        self.files = StaticFiles(features)
+        self.features = features
 
     def test_files_are_served_by_their_path_and_type(self) -> None:
         for path, body, kind in (
@@ -31,21 +32,33 @@ class StaticFilesTest(unittest.TestCase):
             ("/js/views/keys.js", b"of the feature", "text/javascript; charset=utf-8"),
         ):
             with self.subTest(path):
-                reply = self.files.reply(path)
+                reply = static_file(path, self.features)
+                assert reply is not None
                 self.assertEqual((200, body, kind), (reply.status, reply.body, dict(reply.headers)["Content-Type"]))
 
     def test_nothing_else_is_there(self) -> None:
-        for path in ("/../secret.js", "/js/../../secret.js", "/js", "/.hidden.js", "/notes.txt", "", "/js/views/"):
-            self.assertFalse(self.files.has(path), path)
+        paths = ("/../secret.js", "/js/../../secret.js", "/js", "/.hidden.js", "/notes.txt", "", "/js/views/", "/no.js")
+        for path in (
+            *paths,
+            "//secret.js",
+            "/js//views/now.js",
+            "/js/views/now.js/",
+            "/index.html\n",
+            "/js/views/no.js",
+        ):
+            self.assertIsNone(static_file(path, self.features), path)
 
     def test_a_file_that_cannot_be_read_is_a_503(self) -> None:
-        self.assertTrue(self.files.has("/"))
-        (self.folder / "index.html").unlink()
-        with self.assertRaises(Overloaded):
-            self.files.reply("/")
+        with mock.patch("pathlib.Path.read_bytes", side_effect=OSError(24, "Too many open files")):
+            with self.assertRaises(Overloaded):
+                static_file("/", self.features)
 
     def test_an_installation_without_the_files_has_none(self) -> None:
-        self.assertFalse(StaticFiles(self.folder / "absent").has("/"))
+        self.assertIsNone(static_file("/", self.folder / "absent"))
+
+    def test_every_file_of_the_page_is_served(self) -> None:
+        for path in FILES:
+            self.assertIsNotNone(static_file("/" + path.relative_to(DASHBOARD).as_posix()), path)
 
 
 PACKAGE = Path(deepseek_cursor_proxy.__file__).parent
