@@ -76,7 +76,6 @@ ROOT_FILES = {
     "errors": "",
     "redaction": "json_codec",
     "json_codec": "errors",
-    "compression": "",
     "chat_memory": "conversation json_codec",
     "conversation": "http1",
 }
@@ -88,7 +87,6 @@ PURE |= {
     "errors",
     "redaction",
     "json_codec",
-    "compression",
 }
 IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess", "ssl", "select", "random", "urllib"}
 # Splitting a URL is no I/O.

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage, json_size
-from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.errors import TooLarge
 from deepseek_cursor_proxy.json_codec import encode_json
+from deepseek_cursor_proxy.storage.table import compress
 
 _VERSION = "dcp1."
 _SEAL_BYTES = 16

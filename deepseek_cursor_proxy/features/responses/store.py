@@ -21,13 +21,12 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Unpack
 
-from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Memo
 from deepseek_cursor_proxy.exchange.feature import Stored
 from deepseek_cursor_proxy.json_codec import count_value_starts, encode_json
 from deepseek_cursor_proxy.storage.database import Database
-from deepseek_cursor_proxy.storage.table import Table, TableOptions
+from deepseek_cursor_proxy.storage.table import Table, TableOptions, compress
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _log = logging.getLogger(__name__)

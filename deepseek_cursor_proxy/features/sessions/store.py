@@ -26,7 +26,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.features.sessions.trajectory import (
     Json,
@@ -45,6 +44,7 @@ from deepseek_cursor_proxy.reasoning.identity import digest_message
 from deepseek_cursor_proxy.storage.database import Store
 from deepseek_cursor_proxy.storage.faults import FaultGuard
 from deepseek_cursor_proxy.storage.schema import Schema
+from deepseek_cursor_proxy.storage.table import compress
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _log = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.compression import compress
 from deepseek_cursor_proxy.features.responses import store as responses
 from deepseek_cursor_proxy.features.responses.store import EventLog, ResponseStore, StoredResponse, unpack_events
 from deepseek_cursor_proxy.storage.database import Database
+from deepseek_cursor_proxy.storage.table import compress
 from tests.support.databases import StoreTestCase
 from tests.support.traced_memory import traced_memory
 

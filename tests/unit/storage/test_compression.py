@@ -2,7 +2,7 @@ import random
 import unittest
 import zlib
 
-from deepseek_cursor_proxy.compression import compress
+from deepseek_cursor_proxy.storage.table import compress
 
 WORDS = [b"the ", b"file ", b"reads ", b"and ", b"writes ", b"a ", b"line. "]
 
