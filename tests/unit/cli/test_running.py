@@ -42,3 +42,12 @@ class KeyFilesTest(unittest.TestCase):
         memory = Path(":memory:")
         self.assertNotEqual(running.read_or_create_key(memory), running.read_or_create_key(memory))
         self.assertFalse(Path(running.KEY_FILE).exists())
+
+    def test_the_proxy_that_was_started_last_is_asked_first(self) -> None:
+        running.read_or_create_key(self.store)
+        first, second = (f"http://127.0.0.1:{port}" for port in (9001, 9002))
+        with running.address_file(self.store, first):
+            os.utime(self.store.with_name("admin-9001.url"), (1, 1))
+            with running.address_file(self.store, second):
+                self.assertEqual([second, first], running._addresses(self.store))
+            self.assertEqual([first], running._addresses(self.store))

@@ -28,6 +28,15 @@ class TestCachedAnswers(StoreTestCase):
         self.now += 3
         self.assertIsNone(store.find(b"1"))
 
+    def test_what_is_too_old_and_the_oldest_of_too_much_is_pruned(self) -> None:
+        store = self.store_on(self.database, max_age_seconds=100, max_bytes=2 * (200 + 1000))
+        for key in (b"old", b"1", b"2", b"3"):
+            store.record(key, CachedAnswer(bytes(1000)))
+            self.now += 200 if key == b"old" else 1
+        self.assertEqual(2, store.prune())
+        self.assertEqual({b"2", b"3"}, self.keys())
+        self.assertEqual((2, 2400), store.stats("USD")[:2])
+
     def test_hits_and_misses_are_summed_up_also_after_a_restart(self) -> None:
         self.store.count_miss()
         self.store.count_hit(ANSWER)
