@@ -14,8 +14,7 @@ from tests.fake_deepseek.completion import PrefixCache
 from tests.fake_deepseek.contract import Refusal
 from tests.fake_deepseek.endpoints import endpoint_at
 from tests.support.histories import TOOLS, assistant, user
-from tests.unit.features.web_search.test_responses_api import CALL, IMAGE, history
-from tests.unit.features.web_search.test_responses_stream import ANSWERS, REQUEST
+from tests.unit.features.web_search.test_responses_api import ANSWERS, CALL, IMAGE, REQUEST, history
 
 TOOL_IMAGE = Message("tool", ({"type": "text", "text": "shot"}, IMAGE), tool_call_id="call_1")
 IMAGES = (Message("user", (IMAGE,)), assistant("", CALL, reasoning="r"), TOOL_IMAGE, user("So?"))

@@ -1,13 +1,32 @@
+"""DeepSeek's Responses API: histories and requests in its words, answers whole and in events, and searches."""
+
+import json
 import random
 import unittest
+from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Reply
+from deepseek_cursor_proxy.conversation import (
+    CallPiece,
+    ChatRequest,
+    Delta,
+    Heartbeat,
+    Message,
+    Reply,
+    ServerPiece,
+    ToolCall,
+    pack_items,
+)
+from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
+from deepseek_cursor_proxy.deepseek.usage import read_logprobs
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.features.web_search import responses_api
-from deepseek_cursor_proxy.features.web_search.responses_api import payload, response_deltas
+from deepseek_cursor_proxy.features.web_search.responses_api import ResponseReader, payload, response_deltas, usage
 from deepseek_cursor_proxy.protocols import input_items
 from deepseek_cursor_proxy.reasoning.identity import is_unique_id
+from tests.fake_deepseek import Answer, Call, Citation, Search
+from tests.fake_deepseek.completion import PrefixCache
+from tests.fake_deepseek.native import Response
 from tests.support.histories import TOOLS, assistant, result, system, user
 
 CALL = ("call_1", "read_file", '{"at":1}')
@@ -193,3 +212,260 @@ class TestUsage(unittest.TestCase):
         self.assertIsNone(responses_api.usage(None))
         self.assertIsNone(responses_api.usage([]))
         self.assertEqual({"prompt_tokens": 1}, responses_api.usage({"input_tokens": 1, "output_tokens": "5"}))
+
+
+REQUEST = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
+CALLS = (Call("call_a", "look", '{"at": "the \U0001f600"}'), Call("call_b", "look", "{}"))
+ANSWERS = (
+    Answer(reasoning="Let me think \U0001f600.", content='Hello, "you".\n', piece=3),
+    Answer(reasoning="I need a tool.", content="Looking.", calls=CALLS, piece=2),
+    Answer(calls=CALLS[:1], piece=1),
+    Answer(content="Cut sho", finish_reason="length"),
+    Answer(reasoning="", content=""),
+)
+
+
+def written(answer: Answer) -> Response:
+    return Response(answer, REQUEST, PrefixCache(), "0", 1)
+
+
+def event_objects(answer: Answer) -> list[dict[str, Any]]:
+    """The events of an answer as objects."""
+    return [json.loads(event.partition(b"data: ")[2]) for event in written(answer).events()]
+
+
+def event(chunk: Any) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def read_pieces(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
+    """The deltas of all pieces, and the last ParsedEvents."""
+    reader, deltas, events = ResponseReader(), [], ParsedEvents()
+    for piece in pieces:
+        events = reader.read(piece)
+        deltas += [item for item in events.batch if isinstance(item, Delta)]
+        if events.is_over:
+            break
+    return deltas, events
+
+
+def reply(deltas: Iterable[Delta]) -> tuple[Message, str | None, Any]:
+    found = Reply()
+    for delta in deltas:
+        found.add(delta)
+    return found.message(), found.finish_reason, found.usage
+
+
+def read_reply(events: Iterable[Any]) -> tuple[Message, str | None, Any]:
+    return reply(read_pieces(map(event, events))[0])
+
+
+class TestSplits(unittest.TestCase):
+    def test_a_native_stream_in_pieces_of_any_size_is_read_alike(self) -> None:
+        for answer in ANSWERS:
+            data = b"".join(written(answer).events())
+            expected, _ = read_pieces([data])
+            for size in (1, 7, 100):
+                deltas, events = read_pieces(data[at : at + size] for at in range(0, len(data), size))
+                self.assertEqual((expected, True, None), (deltas, events.is_done, events.problem))
+
+    def test_native_items_that_come_only_whole_are_read(self) -> None:
+        """Some gateways leave out the pieces, or all but the end."""
+        for answer in ANSWERS:
+            events = event_objects(answer)
+            expected = read_reply(events)
+            for rest in ("response.output_item", "response.output_item.done", "response.created"):
+                fewer = [each for each in events[:-1] if each["type"].startswith(rest)] + events[-1:]
+                self.assertEqual(expected, read_reply(fewer), rest)
+
+    def test_a_last_event_without_its_response_ends_a_native_stream(self) -> None:
+        events = event_objects(ANSWERS[1])
+        message, ending, _ = read_reply(events)
+        self.assertEqual((message, ending, None), read_reply([*events[:-1], {"type": "response.completed"}]))
+
+
+class TestResponseReader(unittest.TestCase):
+    def test_a_native_stream_without_a_last_event_is_not_done(self) -> None:
+        for count in range(len(event_objects(ANSWERS[1]))):
+            deltas, events = read_pieces(list(written(ANSWERS[1]).events())[:count])
+            self.assertEqual((False, None), (events.is_done, reply(deltas)[1]))
+
+    def test_a_failure_in_a_native_stream_has_its_own_message(self) -> None:
+        failed = {"type": "response.failed", "response": {"status": "failed", "error": {"message": "Too hot."}}}
+        for chunk, words in (
+            (failed, "Too hot."),
+            ({"type": "response.failed"}, "no reason given"),
+            ({"type": "error", "code": "server_error", "message": "Too cold."}, "Too cold."),
+            ({"type": "error", "error": {"message": "Too wet."}}, "Too wet."),
+            ({"error": {"message": "Too dry."}}, "Too dry."),
+            ({"type": "response.completed", "response": {}}, "no output"),
+        ):
+            with self.subTest(words):
+                end = event({"type": "response.completed", "response": {"output": []}})
+                deltas, events = read_pieces([event(chunk) + end])
+                self.assertIsInstance(events.problem, UpstreamFailed)
+                self.assertIn(words, str(events.problem))
+                self.assertEqual(([], False), (deltas, events.is_done))
+
+    def test_damaged_native_events_are_left_out(self) -> None:
+        for chunk in (
+            7, {}, {"type": 5}, {"type": "response.output_text.delta"},
+            {"type": "response.output_text.delta", "delta": ["x"], "output_index": {}},
+            {"type": "response.output_item.added", "item": "call"},
+            {"type": "response.output_item.done", "item": None},
+            {"type": "response.function_call_arguments.delta", "delta": "{", "output_index": 3},
+            {"type": "response.something.new", "delta": "x"},
+        ):  # fmt: skip
+            with self.subTest(chunk):
+                deltas, events = read_pieces([event(chunk)])
+                self.assertEqual(([], None, False), (deltas, events.problem, events.is_progress))
+
+    def test_an_in_progress_event_is_no_progress_but_a_piece_is(self) -> None:
+        self.assertFalse(ResponseReader().read(event({"type": "response.in_progress", "response": {}})).is_progress)
+        events = ResponseReader().read(event({"type": "response.output_text.delta", "delta": "a", "output_index": 0}))
+        self.assertTrue(events.is_progress)
+        self.assertEqual([Heartbeat(": keep-alive")], ResponseReader().read(b": keep-alive\n\n").batch)
+
+    def test_a_native_call_that_may_be_complete_may_be_stored(self) -> None:
+        reader, durable = ResponseReader(), []
+        for each in written(Answer(calls=CALLS[1:], piece=1)).events():
+            durable += [each] if reader.read(each).is_durable else []
+        self.assertIn(b'"delta":"}"', durable[0])
+        self.assertIn(b"response.completed", durable[-1])
+
+    def test_native_log_probabilities_come_with_their_text(self) -> None:
+        entry = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+        piece = {"type": "response.output_text.delta", "delta": "a", "output_index": 0, "logprobs": [entry]}
+        part = {"type": "output_text", "text": "a", "logprobs": [entry]}
+        item = {"type": "response.output_item.done", "output_index": 0, "item": {"type": "message", "content": [part]}}
+        for chunk in (piece, item):
+            [delta] = read_pieces([event(chunk)])[0]
+            self.assertEqual([entry], read_logprobs(delta))
+        self.assertEqual([], read_logprobs(read_pieces([event({**piece, "logprobs": "many"})])[0][0]))
+
+
+TOOL = {"type": "web_search", "external_web_access": True}
+CHOICE = {"type": "web_search"}
+SEARCH_REQUEST = {"model": "deepseek-flash", "messages": [{"role": "user", "content": "Rain?"}], "server_tools": [TOOL]}
+CITED = (Citation("https://a.example", "A", 0, 2), Citation("https://b.example", "B", 3, 9))
+FAILED = Search(status="failed", reasoning="Again. ")
+ODD = Search(raw='{"type": "odd_call", "id": "odd_1", "status": "completed", "data": [1]}')
+SEARCHES = (
+    Answer(reasoning="So.", content="It rains.", searches=(Search(),), citations=CITED, piece=2),
+    Answer(reasoning="So.", content="It rains.", searches=(Search(reasoning="Where? ", text="I look."), FAILED, ODD)),
+    Answer(content="Rain.", searches=(Search(("a", "b")), Search(url="https://a.example", pattern="rain"))),
+    Answer(calls=(Call("call_a", "look", "{}"),), searches=(Search(has_id=False),)),
+    Answer(searches=(Search(),), finish_reason="length"),
+)
+
+
+def searched(answer: Answer) -> Response:
+    return Response(answer, SEARCH_REQUEST, PrefixCache(), "0", 1)
+
+
+def read_both_ways(answer: Answer) -> tuple[list[Delta], list[Delta], dict[str, Any]]:
+    """The deltas of a stream and of the response object at its end, and that object."""
+    events = [json.loads(each.partition(b"data: ")[2]) for each in searched(answer).events()]
+    return read_pieces(map(event, events))[0], response_deltas(events[-1]["response"]), events[-1]["response"]
+
+
+def pieces(deltas: Iterable[Delta]) -> list[ServerPiece]:
+    return [piece for delta in deltas if delta.server is not None for piece in delta.server.pieces]
+
+
+def citations(deltas: Iterable[Delta]) -> list[Any]:
+    return [each for delta in deltas if delta.server is not None for each in delta.server.citations]
+
+
+class TestSearches(unittest.TestCase):
+    def test_a_stream_and_a_whole_response_give_the_same_reply(self) -> None:
+        for answer in SEARCHES:
+            streamed, whole, _ = read_both_ways(answer)
+            with self.subTest(answer):
+                self.assertEqual(reply(whole), reply(streamed))
+                self.assertEqual([each.annotation() for each in answer.citations], citations(streamed))
+                self.assertEqual(citations(whole), citations(streamed))
+
+    def test_each_item_is_there_once_as_it_came(self) -> None:
+        for answer in SEARCHES:
+            streamed, whole, body = read_both_ways(answer)
+            items = [item for item in body["output"] if item["type"] in ("web_search_call", "odd_call")]
+            for deltas in (streamed, whole):
+                self.assertEqual(items, [piece.item for piece in pieces(deltas) if piece.is_whole])
+
+    def test_a_stream_tells_each_step_of_a_search(self) -> None:
+        steps = [piece.step for piece in pieces(read_both_ways(SEARCHES[0])[0])]
+        self.assertEqual(["in_progress", "searching", "completed"], steps)
+
+    def test_an_item_that_only_began_is_taken_from_the_end_or_has_failed(self) -> None:
+        item = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search"}}
+        begun = {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}}
+        for output, status in (([item], "completed"), ([], "failed"), ([{"id": "ws_2"}, None], "failed")):
+            last = {"type": "response.completed", "response": {"output": output}}
+            deltas, events = read_pieces([event(begun), event(last)])
+            with self.subTest(output):
+                self.assertTrue(events.is_done)
+                self.assertEqual([status], [piece.item["status"] for piece in pieces(deltas) if piece.is_whole])
+
+    def test_odd_shapes_are_left_out(self) -> None:
+        text = {**message_item("assistant", "output_text", "a"), "annotations": 7}
+        text["content"][0]["annotations"] = [None, {"type": "url_citation"}, 7]
+        items = ({"type": "mcp_call"}, {"type": "custom_tool_call"}, {"type": ["x_call"]}, text)
+        deltas = response_deltas(response(*items))
+        self.assertEqual(([], [{"type": "url_citation"}]), (pieces(deltas), citations(deltas)))
+        for kind in ("response.web_search_call.searching", "response.output_text.annotation.added"):
+            self.assertEqual([], read_pieces([event({"type": kind, "output_index": 3})])[0])
+
+
+class TestCountedSearches(unittest.TestCase):
+    def test_searches_that_succeeded_are_counted_and_pages_are_not(self) -> None:
+        for answer, count in zip(SEARCHES, (1, 1, 1, 1, 1), strict=True):
+            for deltas in read_both_ways(answer)[:2]:
+                self.assertEqual({"web_search_requests": count}, reply(deltas)[2]["server_tool_use"])
+        self.assertNotIn("server_tool_use", reply(read_both_ways(Answer(searches=(FAILED,)))[0])[2])
+
+    def test_a_number_of_deepseeks_own_wins(self) -> None:
+        counted = {"input_tokens": 1, "server_tool_use": {"web_search_requests": 7}}
+        found = usage(counted, 2) or {}
+        self.assertEqual({"web_search_requests": 7}, found["server_tool_use"])
+        self.assertIsNone(usage(None, 2))
+
+
+class TestSearchesInRequests(unittest.TestCase):
+    def body(self, *messages: Message, **details: Any) -> dict[str, Any]:
+        return payload(ChatRequest("m", "deepseek-flash", messages, **details))
+
+    def test_tools_that_deepseek_runs_follow_the_functions(self) -> None:
+        body = self.body(user("u"), tools=tuple(TOOLS), server_tools=(TOOL,))
+        self.assertEqual(["function", "web_search"], [tool["type"] for tool in body["tools"]])
+        self.assertEqual(TOOL, body["tools"][1])
+        self.assertEqual([TOOL], self.body(user("u"), server_tools=(TOOL,))["tools"])
+
+    def test_a_forced_search_is_sent_as_the_client_forces_it(self) -> None:
+        body = self.body(user("u"), server_tools=(TOOL,), server_choice=CHOICE, tool_choice=None)
+        self.assertEqual(CHOICE, body["tool_choice"])
+
+    def test_a_turn_goes_back_with_everything_in_its_place(self) -> None:
+        first, second = {"type": "web_search_call", "id": "a"}, {"type": "web_search_call", "id": "b"}
+        thought, text = reasoning_item, lambda words: message_item("assistant", "output_text", words)
+        long, short = {"type": "thinking", "length": 7}, {"type": "thinking", "length": 3}
+        words, rest = {"type": "text", "length": 3}, {"type": "text", "length": 6}
+        for name, items, sent in (
+            ("all", [long, first, words, short, second, rest], ["Where? ", first, "It ", "So.", second, "rains."]),
+            ("no places", [first, second], ["Where? So.", first, second, "It rains."]),
+            ("other lengths", [long, first, rest, second], ["Where? So.", first, second, "It rains."]),
+            ("a search at the end", [long, short, words, rest, first], ["Where? ", "So.", "It ", "rains.", first]),
+        ):
+            message = Message("assistant", "It rains.", "Where? So.", server_items=pack_items("responses", items))
+            expected = [
+                each if isinstance(each, dict) else thought(each) if each in "Where? So." else text(each)
+                for each in sent
+            ]
+            self.assertEqual(expected, self.body(user("u"), message)["input"][1:], name)
+
+    def test_calls_come_last_under_the_names_that_deepseek_gets(self) -> None:
+        search = {"type": "web_search_call", "id": "a"}
+        call = ToolCall("call_1", "agents.look", "{}")
+        looked = Message("assistant", "", "Hm.", (call,), server_items=pack_items("responses", [search]))
+        input_items = self.body(user("u"), looked, sent_names={"agents.look": "agents_look"})["input"]
+        self.assertEqual([reasoning_item("Hm."), search, call_item("call_1", "agents_look", "{}")], input_items[1:])
