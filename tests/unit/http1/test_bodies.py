@@ -43,18 +43,14 @@ class Chunks(Http1Test):
         for name, data, payload, rest in (
             ("chunks are joined", b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\nGET /", b"hello world", b"GET /"),
             ("no chunk is no body", b"0\r\n\r\n", b"", b""),
-            (
-                "a size in either case",
-                b"A\r\n012345678\n\r\na\r\n0123456789\r\n0\r\n\r\n",
-                b"012345678\n0123456789",
-                b"",
-            ),
+            ("a size in either case", b"A\r\n012345678\n\r\na\r\n0123456789\r\n0\r\n\r\n", b"012345678\n0123456789",
+             b""),
             ("a size has leading zeros", b"0000000000000001\r\nx\r\n00\r\n\r\n", b"x", b""),
             ("data may be any bytes", b"7\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n", b"\r\n0\r\n\r\n", b""),
             ("extensions are dropped", b'5;a=b\r\nhello\r\n0;x;y="z \t"\r\n\r\n', b"hello", b""),
             ("an extension may be empty", b"1;\r\nx\r\n0\r\n\r\n", b"x", b""),
             ("trailers are dropped", b"1\r\nx\r\n0\r\nA: b\r\nContent-Length: 5\r\n\r\nrest", b"x", b"rest"),
-        ):
+        ):  # fmt: skip
             with self.subTest(name):
                 self.assert_read(chunked(data), payload=payload, rest=rest)
 

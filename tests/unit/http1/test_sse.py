@@ -56,16 +56,13 @@ STREAMS: tuple[tuple[str, bytes, Found], ...] = (
     ("a line of control characters is no comment", b"\0\x1b\n\ndata: a\n\n", [A]),
     ("data keeps its control characters", b"data: \0\x1b\t\n\n", [Event("\0\x1b\t")]),
     ("no other character ends a line", f"data: {_ENDS}\n\n".encode(), [Event(_ENDS)]),
-    (
-        "a comment loses its control characters and stays one line",
-        ": a\x1b[31m\0\tb\x7f\x85c\u2028data: d\u2029\n".encode(),
-        [Comment(": a[31mbcdata: d")],
-    ),
+    ("a comment loses its control characters and stays one line",
+     ": a\x1b[31m\0\tb\x7f\x85c\u2028data: d\u2029\n".encode(), [Comment(": a[31mbcdata: d")]),
     *((f"{line} is no field", line.encode() + b"\n\ndata: a\n\n", [Comment(line), A]) for line in _UNKNOWN),
     *((f"{end!r} ends no event", b"data: a\n\n" + end, [A]) for end in _UNENDED),
     ("events after DONE are still events", sse.DONE + b"data: a\n\n", [Event("[DONE]"), A]),
     ("written events are read back", sse.event(b" a") + sse.event("ä".encode(), "b"), [Event(" a"), Event("ä", "b")]),
-)
+)  # fmt: skip
 
 
 class SseTest(unittest.TestCase):

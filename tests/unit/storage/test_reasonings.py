@@ -28,27 +28,15 @@ def turn(text: str, *numbers: int, **more: Any) -> dict[str, Any]:
 # What is recorded, what is found, how many rows there are.
 RECORDED: tuple[tuple[str, list[dict[str, Any]], dict[int, list[str]], int], ...] = (
     ("a reasoning is found under each of its keys", [turn("why", 1, 2, 3)], {n: ["why"] for n in (1, 2, 3)}, 1),
-    (
-        "the oldest comes first and equal ones once",
-        [turn(text, 1) for text in ("old", "new", "new", "old")],
-        {1: ["old", "new"]},
-        2,
-    ),
+    ("the oldest comes first and equal ones once", [turn(text, 1) for text in ("old", "new", "new", "old")],
+     {1: ["old", "new"]}, 2),
     ("the same reasoning again adds no row", [turn("why", 1)] * 3, {1: ["why"]}, 1),
     ("the same reasoning adds keys to its row", [turn("why", 1), turn("why", 2)], {1: ["why"], 2: ["why"]}, 1),
-    (
-        "an old text under a key of a newer one comes after that",
-        [turn("old", 1), turn("new", 2), turn("old", 2)],
-        {1: ["old"], 2: ["new", "old"]},
-        2,
-    ),
-    (
-        "a key leads to its sixteen oldest texts",
-        [turn(str(number), 1, 100 + number) for number in range(20)],
-        {1: [*map(str, range(16))]},
-        20,
-    ),
-)
+    ("an old text under a key of a newer one comes after that", [turn("old", 1), turn("new", 2), turn("old", 2)],
+     {1: ["old"], 2: ["new", "old"]}, 2),
+    ("a key leads to its sixteen oldest texts", [turn(str(number), 1, 100 + number) for number in range(20)],
+     {1: [*map(str, range(16))]}, 20),
+)  # fmt: skip
 
 
 class StoreTestCase(StoreFileTestCase):

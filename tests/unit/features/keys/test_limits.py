@@ -82,11 +82,8 @@ REFUSALS: tuple[tuple[dict[str, Any], int, int, str, type[ProxyError], int | Non
         OverBudget,
         None,
     ),
-    (
-        {"requests_per_minute": 1}, 0, 1,
-        "requests_per_minute of the key ann is reached: 1 of 1 used. It resets at 2026-11-18 06:41 UTC.", OverLimit,
-        40,
-    ),
+    ({"requests_per_minute": 1}, 0, 1,
+     "requests_per_minute of the key ann is reached: 1 of 1 used. It resets at 2026-11-18 06:41 UTC.", OverLimit, 40),
     (
         {"tokens_per_minute": 5000},
         4500,
@@ -105,14 +102,9 @@ REFUSALS: tuple[tuple[dict[str, Any], int, int, str, type[ProxyError], int | Non
         OverLimit,
         5,
     ),
-    (
-        {"concurrent": 1},
-        0,
-        1,
-        "concurrent of the key ann is reached: 1 of 1 used by requests that run. Try again when one has ended.",
-        OverLimit,
-        1,
-    ),
+    ({"concurrent": 1}, 0, 1,
+     "concurrent of the key ann is reached: 1 of 1 used by requests that run. Try again when one has ended.", OverLimit,
+     1),
 )  # fmt: skip
 
 
