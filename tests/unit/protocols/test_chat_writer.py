@@ -52,11 +52,6 @@ class TestChatStream(unittest.TestCase):
     def test_a_chat_chunk_has_the_model_name_of_the_request(self) -> None:
         self.assertEqual([{**CHUNK, "model": "asked"}, "[DONE]"], events(written([DELTA])))
 
-    def test_changed_text_is_written_into_the_original_chat_chunk(self) -> None:
-        chunk = events(written([DELTA._replace(text="<think>Hi")]))[0]
-        self.assertEqual({"role": "assistant", "content": "<think>Hi"}, chunk["choices"][0]["delta"])
-        self.assertEqual(({"kept": True}, "Hi"), (chunk["novelty"], CHUNK["choices"][0]["delta"]["content"]))
-
     def test_reasoning_moved_into_the_text_leaves_null_in_its_chunk(self) -> None:
         fields = {"content": None, "reasoning_content": "hm"}
         [delta] = chunk_deltas(fields)

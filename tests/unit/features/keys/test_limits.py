@@ -36,75 +36,29 @@ DOLLAR = BILLION
 
 # The limit of a key, what requests have spent and what one that runs has reserved of it, in tokens, and how another of
 # 1,000 is refused.
-REFUSALS: tuple[tuple[dict[str, Any], int, int, str, type[ProxyError], int | None], ...] = (
-    (
-        {"usd_per_day": 0.005},
-        4500,
-        0,
-        "usd_per_day of the key ann is reached: $0.0045 of $0.0050 used, and this request may use $0.0010. It resets "
-        "at 2026-11-19 00:00 UTC. The owner of the proxy can raise it.",
-        OverBudget,
-        None,
-    ),
-    (
-        {"usd_per_day": 0.005},
-        4100,
-        500,
-        "usd_per_day of the key ann is reached: $0.0041 of $0.0050 used, $0.0005 reserved by requests that run, and "
-        "this request may use $0.0010. It resets at 2026-11-19 00:00 UTC. The owner of the proxy can raise it.",
-        OverBudget,
-        None,
-    ),
-    (
-        {"usd_per_day": 0.005},
-        4000,
-        500,
-        "usd_per_day of the key ann has no room at the moment: $0.0040 of $0.0050 used, $0.0005 reserved by requests "
-        "that run, and this request may use $0.0010. Try again when one has ended.",
-        OverLimit,
-        5,
-    ),
-    (
-        {"usd_per_day": 0.0005},
-        0,
-        9000,
-        "usd_per_day of the key ann has no room at the moment: $0.0000 of $0.0005 used, $0.0090 reserved by "
-        "requests that run. Try again when one has ended.",
-        OverLimit,
-        5,
-    ),
-    (
-        {"usd_per_month": 0.0045},
-        4500,
-        0,
-        "usd_per_month of the key ann is reached: $0.0045 of $0.0045 used. It resets at 2026-12-01 00:00 UTC. The "
-        "owner of the proxy can raise it.",
-        OverBudget,
-        None,
-    ),
-    ({"requests_per_minute": 1}, 0, 1,
-     "requests_per_minute of the key ann is reached: 1 of 1 used. It resets at 2026-11-18 06:41 UTC.", OverLimit, 40),
-    (
-        {"tokens_per_minute": 5000},
-        4500,
-        0,
-        "tokens_per_minute of the key ann is reached: 4,500 of 5,000 used, and this request may use 1,000. It resets "
-        "at 2026-11-18 06:41 UTC.",
-        OverLimit,
-        40,
-    ),
-    (
-        {"tokens_per_minute": 5000},
-        0,
-        4500,
-        "tokens_per_minute of the key ann has no room at the moment: 0 of 5,000 used, 4,500 reserved by requests that "
-        "run, and this request may use 1,000. Try again when one has ended.",
-        OverLimit,
-        5,
-    ),
-    ({"concurrent": 1}, 0, 1,
-     "concurrent of the key ann is reached: 1 of 1 used by requests that run. Try again when one has ended.", OverLimit,
-     1),
+DAY, MONTH = (
+    f"It resets at {day} 00:00 UTC. The owner of the proxy can raise it." for day in ("2026-11-19", "2026-12-01")
+)
+MINUTE, LATER = "It resets at 2026-11-18 06:41 UTC.", "Try again when one has ended."
+RUNNING = "reserved by requests that run"
+USED, FULL = "of the key ann is reached", "of the key ann has no room at the moment"
+REFUSALS: tuple[tuple[dict[str, Any], int, int, type[ProxyError], int | None, str], ...] = (
+    ({"usd_per_day": 0.005}, 4500, 0, OverBudget, None, f"usd_per_day {USED}: $0.0045 of $0.0050 used, "
+     f"and this request may use $0.0010. {DAY}"),
+    ({"usd_per_day": 0.005}, 4100, 500, OverBudget, None, f"usd_per_day {USED}: $0.0041 of $0.0050 used, "
+     f"$0.0005 {RUNNING}, and this request may use $0.0010. {DAY}"),
+    ({"usd_per_day": 0.005}, 4000, 500, OverLimit, 5, f"usd_per_day {FULL}: $0.0040 of $0.0050 used, "
+     f"$0.0005 {RUNNING}, and this request may use $0.0010. {LATER}"),
+    ({"usd_per_day": 0.0005}, 0, 9000, OverLimit, 5, f"usd_per_day {FULL}: $0.0000 of $0.0005 used, "
+     f"$0.0090 {RUNNING}. {LATER}"),
+    ({"usd_per_month": 0.0045}, 4500, 0, OverBudget, None, f"usd_per_month {USED}: $0.0045 of $0.0045 used. "
+     f"{MONTH}"),
+    ({"requests_per_minute": 1}, 0, 1, OverLimit, 40, f"requests_per_minute {USED}: 1 of 1 used. {MINUTE}"),
+    ({"tokens_per_minute": 5000}, 4500, 0, OverLimit, 40, f"tokens_per_minute {USED}: 4,500 of 5,000 used, "
+     f"and this request may use 1,000. {MINUTE}"),
+    ({"tokens_per_minute": 5000}, 0, 4500, OverLimit, 5, f"tokens_per_minute {FULL}: 0 of 5,000 used, "
+     f"4,500 {RUNNING}, and this request may use 1,000. {LATER}"),
+    ({"concurrent": 1}, 0, 1, OverLimit, 1, f"concurrent {USED}: 1 of 1 used by requests that run. {LATER}"),
 )  # fmt: skip
 
 
@@ -123,12 +77,8 @@ def estimate(prompt: int = 100, output: int = 900) -> Estimate:
 
 def finished(**fields: Any) -> Finished:
     timing = Timing(1.0, connect=0.0)
-    return Finished(
-        **{
-            "facts": FACTS, "end": COMPLETED, "timing": timing, "message": None, "finish_reason": None, "usage": None,
-            **fields,
-        }
-    )  # fmt: skip
+    more = {"message": None, "finish_reason": None, "usage": None, **fields}
+    return Finished(**{"facts": FACTS, "end": COMPLETED, "timing": timing, **more})
 
 
 class BrokenStore(LimitTables):
@@ -213,7 +163,7 @@ class TestLimits(LimiterTest):
                 self.admit(ann, lab).settle(Tokens(0, 0, 0))
 
     def test_a_refusal_names_the_limit_what_is_used_and_reserved_and_when_it_resets(self) -> None:
-        for fields, spent, reserved, words, kind, wait in REFUSALS:
+        for fields, spent, reserved, kind, wait, words in REFUSALS:
             with self.subTest(words):
                 ann = key(**fields)
                 if spent:
