@@ -32,8 +32,6 @@ _CHUNKED = re.compile(rb"(?i)\r\ntransfer-encoding:[ \t]*chunked")
 _CONNECTION_CLOSE = re.compile(rb"(?i)\r\nconnection:[ \t]*close")
 # The end of a chunked body with the chunk and the event before it: enough to see whether the stream ended properly.
 _TAIL_BYTES = 64
-# A chat's, a response's (which closes with its usage only if it was completed), a message's.
-_LAST_EVENT = re.compile(rb'data: \[DONE\]|"total_tokens":\d+\}\}\}\n\n|"type":"message_stop"\}')
 
 
 def content_length(data: bytes | bytearray, end: int) -> int | None:
@@ -71,11 +69,6 @@ class ResponseReader:
             return self._left <= 0
         self.tail = (self.tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
         return self._is_chunked and self.tail.endswith(b"\r\n0\r\n\r\n")
-
-    @property
-    def is_done_stream(self) -> bool:
-        """Whether the last event ends a stream of any of the three APIs."""
-        return _LAST_EVENT.search(self.tail) is not None
 
     def _read_head(self, data: bytes, end: int) -> None:
         if not data.startswith((b"HTTP/1.1 200 ", b"HTTP/1.0 200 ")):
@@ -149,19 +142,16 @@ class Client:
             self._socket.close()
             self._socket = None
 
-    def ask(self, request: bytes, *, is_stream: bool = False) -> Timing:
-        """Send a request and read its response; BenchmarkFailed unless that is a whole 200."""
-        return self._exchange(request, is_stream, lambda data: None)
-
     def fetch(self, request: bytes) -> Any:
         pieces: list[bytes] = []
-        self._exchange(request, False, pieces.append)
+        self.ask(request, pieces.append)
         try:
             return json.loads(_body(b"".join(pieces)))
         except ValueError as error:
             raise BenchmarkFailed(f"an answer is no JSON: {error}") from error
 
-    def _exchange(self, request: bytes, is_stream: bool, keep: Callable[[bytes], object]) -> Timing:
+    def ask(self, request: bytes, keep: Callable[[bytes], object] = lambda data: None) -> Timing:
+        """Send a request and read its response; BenchmarkFailed unless that is a whole 200."""
         if self._socket is not None and select.select([self._socket], [], [], 0)[0]:
             # Closed while it was idle: another column, which is waited for, may take longer than a server keeps it.
             self.close()
@@ -179,7 +169,7 @@ class Client:
         whole = time.perf_counter() - started
         if reader.closes:
             self.close()
-        if is_stream and not reader.is_done_stream:
+        if request.endswith(b'"stream":true}') and b"data: [DONE]" not in reader.tail:
             raise BenchmarkFailed(f"a stream ended with {reader.tail.decode(errors='replace')!r}")
         return Timing(whole if first is None else first, whole)
 

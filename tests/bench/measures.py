@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deepseek_cursor_proxy.json_codec import encode_json
-from tests.bench.load_clients import Client, Crowd, get, post, requests_per_second, run_crowd
+from tests.bench.load_clients import Client, Crowd, Timing, get, post, requests_per_second, run_crowd
 from tests.bench.rounds import Contest, Rounds, Target, added_times, intervals, means, medians
 from tests.bench.table import DIRECT, OURS, Figure, Row, exponent, quantile
 from tests.support.processes import BenchmarkFailed
@@ -87,15 +87,18 @@ def question(command: str, *, stream: bool = False) -> bytes:
     return encode_json({"model": "deepseek-v4-pro", "messages": messages, "stream": stream})
 
 
+def _ask(
+    contest: Contest, what: str, rounds: int, body: Callable[[], bytes], read: Callable[[Timing], float]
+) -> Rounds[float]:
+    """Rounds in which each target is asked over one connection, and what is read of its times."""
+    with contest.clients() as clients:
+        return contest.run_rounds(what, rounds, lambda target: read(clients[target.name].ask(post(target.url, body()))))
+
+
 def small_requests(contest: Contest, scale: Scale) -> Iterator[Row]:
     """One client that asks again and again, over one connection."""
     body = question("bench:plain")
-    with contest.clients() as clients:
-        kept = contest.run_rounds(
-            "small requests",
-            scale.requests,
-            lambda target: 1000 * clients[target.name].ask(post(target.url, body)).whole,
-        )
+    kept = _ask(contest, "small requests", scale.requests, lambda: body, lambda timing: 1000 * timing.whole)
     more = added_times(kept.results)
     yield Row("small request, keep-alive: answer p50", "ms", medians(kept.results))
     yield Row("  added p50", "ms", medians(more))
@@ -106,12 +109,7 @@ def small_requests(contest: Contest, scale: Scale) -> Iterator[Row]:
 
 def first_events(contest: Contest, scale: Scale) -> Iterator[Row]:
     body = question("bench:stream 8", stream=True)
-    with contest.clients() as clients:
-        rounds = contest.run_rounds(
-            "first events",
-            scale.requests // 2,
-            lambda target: 1000 * clients[target.name].ask(post(target.url, body), is_stream=True).first,
-        )
+    rounds = _ask(contest, "first events", scale.requests // 2, lambda: body, lambda timing: 1000 * timing.first)
     yield Row("first stream event: added p50", "ms", medians(added_times(rounds.results)))
     yield Row("  CPU per stream of 8 chunks (mean)", "ms", means(rounds.cpu, 1000))
 
@@ -202,12 +200,7 @@ def paced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
 def unpaced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
     """One stream as fast as it goes, read to its end."""
     body = question(f"bench:stream {scale.chunks}", stream=True)
-    with contest.clients() as clients:
-        rounds = contest.run_rounds(
-            "an unpaced stream",
-            scale.streams,
-            lambda target: scale.chunks / clients[target.name].ask(post(target.url, body), is_stream=True).whole,
-        )
+    rounds = _ask(contest, "an unpaced stream", scale.streams, lambda: body, lambda timing: scale.chunks / timing.whole)
     yield Row(f"unpaced stream of {scale.chunks:,} chunks", "chunks/s", medians(rounds.results))
     yield Row("  CPU per 10,000 chunks (mean)", "ms", means(rounds.cpu, 1000 * 10_000 / scale.chunks))
 
@@ -379,12 +372,10 @@ def stored_turns(contest: Contest, scale: Scale) -> Iterator[Row]:
     numbers = count()
     tools = [{"type": "function", "function": {"name": "tool_7", "parameters": {"type": "object"}}}]
 
-    def ask(target: Target) -> float:
+    def body() -> bytes:
         messages = [{"role": "user", "content": f"bench:turn for file {next(numbers)}"}]
-        body = encode_json({"model": "deepseek-v4-pro", "messages": messages, "tools": tools})
-        return 1000 * clients[target.name].ask(post(target.url, body)).whole
+        return encode_json({"model": "deepseek-v4-pro", "messages": messages, "tools": tools})
 
-    with contest.clients() as clients:
-        rounds = contest.run_rounds("storing turns", scale.stored_turns, ask)
+    rounds = _ask(contest, "storing turns", scale.stored_turns, body, lambda timing: 1000 * timing.whole)
     yield Row("storing a tool-call turn: added p50", "ms", medians(added_times(rounds.results)))
     yield Row("  CPU per turn (mean)", "ms", means(rounds.cpu, 1000))
