@@ -1,12 +1,9 @@
 """Answers of the Responses API, held strictly against the types of the official `openai` package (see typed).
 
-A stream has to tell its story in order besides: numbers rise by one, the pieces of an item join to what its end
-repeats, and the items that were done are the output of the last event.
+A stream has to tell its story in order besides (`tests/support/responses_client.py`).
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_args
 
@@ -19,9 +16,8 @@ from pydantic import TypeAdapter
 from tests.fake_deepseek import Call
 from tests.interop.command_line import KEY
 from tests.interop.typed import SECONDS, Answered, Json, RecordedCase, Recording, check_names, fit
-from tests.support.responses_client import check_object
+from tests.support.responses_client import check_object, check_stream
 
-ENDS = ("response.completed", "response.incomplete", "response.failed")
 # Codes of failed responses that the types do not have: ours for a restart, and two that Codex knows: it gives up at
 # once, where it would try again for any other.
 OTHER_CODES = ("server_restarted", "insufficient_quota", "context_length_exceeded")
@@ -80,72 +76,7 @@ def _check_stream(answer: Answered) -> None:
     for event in events:
         known = {**event, "response": _with_a_known_code(event["response"])} if "response" in event else event
         fit(_event_types()[event["type"]], known)
-        if "response" in event:
-            check_object(event["response"])
-    first = events[0]["sequence_number"]
-    assert [event["sequence_number"] for event in events] == list(range(first, first + len(events)))
-    assert [event["type"] for event in events if event["type"] in ENDS] == [events[-1]["type"]], "one end, at the end"
-    if first == 0:
-        _check_story(events)
-
-
-def _check_story(events: list[Json]) -> None:
-    """A stream from its first event on."""
-    assert events[0]["type"] == "response.created"
-    assert events[1]["type"] in ("response.queued", "response.in_progress")
-    assert len({event["response"]["id"] for event in events if "response" in event}) == 1
-    items = _Items()
-    for event in events:
-        items.take(event)
-    output = events[-1]["response"]["output"]
-    assert list(items.added.values()) == [item["id"] for item in output]
-    # What an answer broke off in is not done.
-    whole = [index for index, item in enumerate(output) if item.get("status") != "incomplete" or index in items.done]
-    assert [items.done.get(index) for index in whole] == [output[index] for index in whole], (items.done, output)
-
-
-class _Items:
-    """The items of a stream, put together from their events."""
-
-    def __init__(self) -> None:
-        self.added: dict[int, str] = {}
-        self.done: dict[int, Json] = {}
-        self._pieces: defaultdict[tuple[Any, ...], str] = defaultdict(str)
-
-    def take(self, event: Json) -> None:
-        index, kind = event.get("output_index"), event["type"]
-        if index is None:
-            return
-        if kind == "response.output_item.added":
-            assert index == len(self.added), "items are added in order"
-            self.added[index] = event["item"]["id"]
-            return
-        assert index in self.added, f"{kind} before its item was added"
-        assert index not in self.done, f"{kind} after its item was done"
-        if kind == "response.output_item.done":
-            assert event["item"]["id"] == self.added[index]
-            assert set(_texts(event["item"])) == set(self._pieces_of(index)), event["item"]
-            self.done[index] = event["item"]
-            return
-        assert event["item_id"] == self.added[index]
-        self._take_piece(event, kind.removesuffix(".delta").removesuffix(".done"))
-
-    def _take_piece(self, event: Json, kind: str) -> None:
-        where = (event["output_index"], kind, event.get("content_index"), event.get("summary_index"))
-        if event["type"].endswith(".delta"):
-            self._pieces[where] += event["delta"]
-        elif event["type"].endswith((".text.done", "_text.done", "_arguments.done", "_input.done")):
-            whole = next(event[name] for name in ("text", "arguments", "input") if name in event)
-            assert self._pieces[where] == whole, event
-
-    def _pieces_of(self, index: int) -> Iterator[str]:
-        return (text for where, text in self._pieces.items() if where[0] == index)
-
-
-def _texts(item: Json) -> Iterator[str]:
-    """All that is said in an item."""
-    yield from (part["text"] for name in ("content", "summary") for part in item.get(name) or ())
-    yield from (item[name] for name in ("arguments", "input") if name in item)
+    check_stream(events, events[0]["sequence_number"])
 
 
 # What the tests share: clients of the official package, and tools of every kind …
