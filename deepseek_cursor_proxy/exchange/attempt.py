@@ -68,7 +68,8 @@ class Attempt:
         if rules.needs_beta(request) and (self.upstream.beta_url is None or self.api.path != CHAT.path):
             request = rules.without_beta(request)
         self.request = request
-        if self._has_server_parts and not self.upstream.runs_server_tools:
+        # Without the feature, chat completions would refuse them.
+        if self._has_server_parts and not (services.search_apis and self.upstream.runs_server_tools):
             self._remove_server_tools()
         # Whether it is sent again, with a transcript in the place of the turns that the upstream refused.
         self.is_resent_transcript = False

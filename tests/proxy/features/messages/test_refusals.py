@@ -1,6 +1,7 @@
 """Wrong, odd or huge requests for messages: the right status, this API's error shape, no content lost."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from tests.fake_deepseek import Answer, Call
@@ -51,6 +52,13 @@ class TestOddities(MessagesTestCase):
     def test_messages_that_end_with_an_assistant_turn_are_sent(self) -> None:
         self.complete(self.proxy(), user("q"), {"role": "assistant", "content": "{"}, tools=TOOLS)
         self.assertEqual("{", self.sent()[-1]["content"])
+
+    def test_searches_are_left_out_of_a_proxy_without_the_feature(self) -> None:
+        proxy = self.proxy()
+        proxy.server._services = replace(proxy.server.services(), search_apis={})
+        search = {"type": "web_search_20250305", "name": "web_search"}
+        self.complete(proxy, user("q"), tools=[search, *TOOLS])
+        self.assertEqual((1, []), (len(self.fake.accepted[-1]["tools"]), self.fake.refused))
 
 
 class TestSizes(MessagesTestCase):
