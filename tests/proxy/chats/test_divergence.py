@@ -6,6 +6,7 @@ from typing import Any
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer
 from tests.support.cursor import CursorClient
+from tests.support.features import needs
 from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.unit.reasoning.test_chats import tool
 
@@ -56,6 +57,7 @@ class TestDivergence(SocketTestCase):
         self.assertNotIn("prefix lost", self.last_line(client, "hi"))
         self.assertNotIn("prefix lost", self.last_line(chats[0], "go on"))
 
+    @needs("sessions")
     def test_clients_that_begin_with_the_same_word_share_neither_chat_nor_session(self) -> None:
         self.running, user = self.proxy(record="all"), {"role": "user", "content": "hi"}
         senders = (

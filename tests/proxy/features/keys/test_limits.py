@@ -19,6 +19,7 @@ from deepseek_cursor_proxy.features.usage.feature import Usage
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Failure, Raw
 from tests.support.apis import APIS, CHAT, MESSAGES, RESPONSES, Api, ApiReply, ApiTestCase
+from tests.support.features import needs
 from tests.support.harness import PATIENCE, RunningProxy, read_until, request_bytes
 from tests.support.polling import wait_until
 from tests.support.threads import run_at_once
@@ -104,6 +105,7 @@ class LimitsTestCase(ApiTestCase):
         return len(self.fake.seen) + len(self.other.seen)
 
 
+@needs("choices", "messages", "passthrough", "responses")
 class TestRates(LimitsTestCase):
     def test_each_way_to_ask_is_one_request_and_is_refused_before_any_call(self) -> None:
         for way in WAYS:
@@ -150,6 +152,7 @@ class TestRates(LimitsTestCase):
 QUOTA = {"type": "insufficient_quota", "code": "insufficient_quota"}
 
 
+@needs("choices", "messages", "passthrough", "responses")
 class TestBudgets(LimitsTestCase):
     def test_a_budget_that_is_used_up_has_the_error_of_each_api(self) -> None:
         for way in WAYS:
@@ -281,6 +284,7 @@ class TestBudgets(LimitsTestCase):
         self.assertEqual((spent, Used(2)), (self.used(proxy, "usd_per_day"), self.used(proxy, "requests_per_minute")))
 
 
+@needs("choices", "messages", "passthrough", "responses")
 class TestGroups(LimitsTestCase):
     def test_the_limits_of_a_group_hold_on_every_way_to_ask(self) -> None:
         keys: Any = {"ann": {"key": ANN, "group": "lab"}, "ben": {"key": BEN, "group": "lab"}}
@@ -304,6 +308,7 @@ class TestGroups(LimitsTestCase):
                     self.assertEqual(900 * 1000, self.used(proxy, "usd_per_day").reserved)
 
 
+@needs("choices", "messages", "passthrough", "responses")
 class TestClientsThatLeave(LimitsTestCase):
     def test_a_client_that_leaves_before_the_first_byte_pays_what_was_reserved(self) -> None:
         for way in WAYS:
@@ -353,6 +358,7 @@ class TestClientsThatLeave(LimitsTestCase):
         self.assertEqual(Used(700 * 1000), self.used(proxy, "usd_per_day"))
 
 
+@needs("choices", "messages", "passthrough", "responses")
 class TestConcurrency(LimitsTestCase):
     def test_the_next_turn_may_follow_the_last_byte_at_once(self) -> None:
         for way in WAYS:
@@ -401,6 +407,7 @@ class TestConcurrency(LimitsTestCase):
         self.assertEqual(200, self.go(proxy).status)
 
 
+@needs("choices", "messages", "passthrough", "responses")
 class TestFairShares(LimitsTestCase):
     def test_a_key_whose_streams_hang_does_not_take_every_slot(self) -> None:
         keys: Any = {"ann": {"key": ANN}, "ben": {"key": BEN}}
@@ -418,6 +425,7 @@ class TestFairShares(LimitsTestCase):
                 self.assertEqual(200, self.go(proxy, key=BEN, model=model).status)
 
 
+@needs("choices", "messages", "passthrough", "responses")
 class TestLockedFile(LimitsTestCase):
     def test_a_locked_file_delays_requests_with_limits_once_and_others_hardly(self) -> None:
         path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "store.sqlite3"
@@ -439,6 +447,7 @@ class TestLockedFile(LimitsTestCase):
         self.assertEqual({BEN}, {key for key, _ in sorted(ends, key=lambda end: end[1])[:5]})
 
 
+@needs("choices", "messages", "passthrough", "responses")
 class TestModels(LimitsTestCase):
     def test_a_model_is_allowed_after_aliases(self) -> None:
         keys: Any = {"ann": {"key": ANN, "models": ["deepseek-fl*"]}}

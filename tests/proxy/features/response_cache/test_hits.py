@@ -14,6 +14,7 @@ from tests.fake_deepseek import Answer, Call, Failure, Raw, Search, web_tools
 from tests.support.admin_client import AdminCase
 from tests.support.apis import APIS, CHAT, RESPONSES, Api, ApiReply, ApiTestCase, Json, each_api
 from tests.support.databases import age_rows
+from tests.support.features import needs
 from tests.support.harness import RunningProxy
 from tests.support.polling import wait_until
 from tests.support.width import some
@@ -112,6 +113,7 @@ class TestHits(CacheTestCase):
             self.ask(proxy, RESPONSES, "More", previous_response_id=response["id"], cache=False)
             self.assert_upstream_saw("Deep.")
 
+    @needs("responses", "messages")
     def test_what_is_the_same_to_deepseek_is_a_hit_on_another_api(self) -> None:
         proxy = self.proxy()
         self.fake.answer(ANSWER)
@@ -341,6 +343,7 @@ class TestMisses(CacheTestCase):
     def await_response(self, proxy: RunningProxy, id: str) -> None:
         wait_until(lambda: self.call(proxy, "GET", f"/v1/responses/{id}").value["status"] == "completed")
 
+    @needs("responses", "choices")
     def test_several_answers_and_background_responses_never_use_it(self) -> None:
         for setting in ("ask", "on"):
             proxy = self.proxy(response_cache=setting)

@@ -11,6 +11,7 @@ from typing import Any
 from tests.fake_deepseek import Answer, Call
 from tests.proxy.features.sessions.test_sessions import SessionsTestCase
 from tests.support.apis import APIS, CHAT, MESSAGES, RESPONSES, Api
+from tests.support.features import needs
 
 WIRE = Path(__file__).parents[3] / "wire"
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -150,6 +151,7 @@ class TestNodes(RolloutTestCase):
         self.assertEqual(-100, node["masked_tokens"][-1])
 
 
+@needs("written_calls", "responses", "messages")
 class TestWrittenCalls(SessionsTestCase):
     def told(self, api: Api, *, stream: bool, session: str = "", proxy: Any = None) -> str:
         body = api.body("Hi", tools=[api.tool("search")], stream=stream)

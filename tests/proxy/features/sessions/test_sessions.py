@@ -9,6 +9,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Raw
 from tests.support.apis import APIS
 from tests.support.databases import age_rows
+from tests.support.features import needs
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
 
@@ -56,6 +57,7 @@ class TestSessions(SessionsTestCase):
         self.assertEqual([404, 404], [self.reply(method, f"/s/{session}").status for method in ("GET", "DELETE")])
         self.assertEqual(0, self.json("GET", "/health")["sessions"])
 
+    @needs("response_cache")
     def test_an_answer_of_the_response_cache_is_recorded(self) -> None:
         session = self.create()["uuid"]
         self.fake.answer(Answer(reasoning="A thought.", content="Done."))
@@ -117,6 +119,7 @@ class TestSessions(SessionsTestCase):
                 self.assertEqual(404, self.reply(method, path, key=OTHER_KEY).status)
         self.assertEqual(1, len(self.nodes(session)))
 
+    @needs("responses", "messages")
     def test_an_unknown_session_is_an_error_in_the_shape_of_the_api_and_calls_nobody(self) -> None:
         body = {"model": "m", "messages": [QUESTION], "max_tokens": 2000, "input": "x"}
         for path in ("chat/completions", "responses", "messages"):
@@ -210,6 +213,7 @@ class TestNodes(SessionsTestCase):
         self.assertTrue(node["estimated"])
         self.assertEqual(1, len(self.json("GET", "/sessions")["sessions"]))
 
+    @needs("responses", "messages")
     def test_every_api_streamed_and_plain_is_recorded(self) -> None:
         for api in APIS:
             for stream in (False, True):
@@ -222,6 +226,7 @@ class TestNodes(SessionsTestCase):
                     last = {"role": "assistant", "content": "Text.", "reasoning_content": "Thought."}
                     self.assertEqual([QUESTION, last], node["messages"])
 
+    @needs("responses", "messages")
     def test_a_chat_that_moves_between_the_apis_stays_one_node(self) -> None:
         session = self.create()["uuid"]
         self.fake.answer(Answer(reasoning="One.", content="First."), Answer(reasoning="Two.", content="Second."))
@@ -232,6 +237,7 @@ class TestNodes(SessionsTestCase):
         (node,) = self.nodes(session)
         self.assertEqual(["One.", "Two."], [each["reasoning_content"] for each in node["messages"][1::2]])
 
+    @needs("choices")
     def test_several_answers_are_branches(self) -> None:
         session = self.create()["uuid"]
         self.fake.answer(Answer(content="One."), Answer(content="Two."))

@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.storage.database import open_read_only
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer
 from tests.support.admin_client import fetch
+from tests.support.features import needs
 from tests.support.harness import RunningProxy, SocketTestCase, chat_body, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.polling import wait_until
@@ -203,6 +204,7 @@ class TestUsage(UsageTestCase):
         self.assertEqual("1", cause.split()[3])
         self.assertNotEqual("$0", cause.split()[-1])
 
+    @needs("choices")
     def test_several_answers_are_one_request_with_the_cost_of_all(self) -> None:
         proxy = self.with_file()
         self.round_trip(proxy, chat_body())
