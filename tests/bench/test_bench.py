@@ -15,15 +15,13 @@ from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
-from deepseek_cursor_proxy.json_codec import encode_json
 from tests import bench
 from tests.bench import agents, measures
 from tests.bench.__main__ import main
 from tests.bench.agent_clients import CLIENTS, AgentClient, EditingCursor
 from tests.bench.agents import ChatResult, Model, play
-from tests.bench.load_answers import marked_chunk
-from tests.bench.load_clients import Client, Crowd, ResponseReader, get, post, requests_per_second, run_crowd
-from tests.bench.load_upstream import LoadUpstream
+from tests.bench.load_clients import Client, Crowd, get, post, requests_per_second, run_crowd
+from tests.bench.load_upstream import LoadUpstream, marked_chunk
 from tests.bench.measures import QUICK, Scale, question
 from tests.bench.others import OtherCommand
 from tests.bench.rounds import Contest, CpuPinning, Target, start_proxy
@@ -168,18 +166,6 @@ class TestLoad(unittest.TestCase):
         self.client = self.enterContext(closing(Client(self.fake.url)))
         self.plain, self.stream = (post(self.fake.url, question("hello", stream=stream)) for stream in (False, True))
 
-    def test_the_end_of_a_response_is_found_however_it_is_split(self) -> None:
-        sized = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
-        for answer in (sized, HEAD + b"5\r\nhello\r\n" + END):
-            for cut in range(1, len(answer)):
-                reader = ResponseReader()
-                self.assertEqual((False, True), (reader.feed(answer[:cut]), reader.feed(answer[cut:])))
-        for answer in (b"", sized[:-1], HEAD, b"HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\nBusy."):
-            with self.assertRaisesRegex(BenchmarkFailed, "broken off|503.*Busy"):
-                reader = ResponseReader()
-                reader.feed(answer)
-                reader.feed(b"")
-
     def test_a_connection_is_kept_and_opened_again_after_the_server_has_closed_it(self) -> None:
         """As every client does: a server ends what is idle, while another column is waited for."""
         for request in (self.stream, self.plain):
@@ -213,18 +199,6 @@ class TestLoad(unittest.TestCase):
         self.fake.answer(Raw(HEAD + first, then_stall=True))
         result = run_crowd(Crowd(self.fake.url, self.stream, 1, 3, 1000, grace=0.5))
         self.assertEqual((1, []), (len(result.lags), result.failures))
-
-    def test_deepseek_answers_each_turn_anew_and_counts_the_reasonings_but_blank_ones(self) -> None:
-        upstream = self.enterContext(LoadUpstream())
-        client = self.enterContext(closing(Client(upstream.url)))
-        turns = [{"role": "assistant", "reasoning_content": each} for each in ("a", " b", '"', "", " ", "\n \t", None)]
-        body = encode_json({"messages": [{"role": "user", "content": "bench:turn"}, *turns]})
-        found = [client.fetch(post(upstream.url, body))["choices"][0]["message"] for _ in range(2)]
-        self.assertEqual(2, len({message["reasoning_content"] for message in found}))
-        self.assertEqual(2, len({message["tool_calls"][0]["id"] for message in found}))
-        self.assertEqual(3, client.fetch(get(upstream.url, "/restored")))
-        with self.assertRaisesRegex(BenchmarkFailed, "400.*only answers the benchmark"):
-            client.ask(post(upstream.url, question("hello")))
 
 
 class TestAgents(unittest.TestCase):
