@@ -22,27 +22,11 @@ def emptied(blocks: list[Json]) -> list[Json]:
     return [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in blocks]
 
 
-def unsigned(blocks: list[Json]) -> list[Json]:
-    return [{**block, "signature": ""} if block["type"] == "thinking" else block for block in blocks]
-
-
 def stripped(blocks: list[Json]) -> list[Json]:
     return [block for block in blocks if block["type"] != "thinking"]
 
 
-def signed_by_another(blocks: list[Json]) -> list[Json]:
-    """With the signature of another server, whose thinking of this turn nobody here can read."""
-    foreign = {"type": "thinking", "thinking": "", "signature": "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk="}
-    return [foreign, {"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3pzix/LafPsn4="}, *stripped(blocks)]
-
-
-WAYS: dict[str, Echo] = {
-    "kept": kept,
-    "emptied": emptied,
-    "unsigned": unsigned,
-    "stripped": stripped,
-    "signed by another": signed_by_another,
-}
+WAYS: dict[str, Echo] = {"kept": kept, "emptied": emptied, "stripped": stripped}
 
 TWO_CITIES = (("get_weather", {"city": "雨"}), ("get_weather", {"city": "Rom"}))
 TURNS = (
@@ -100,19 +84,12 @@ class LoopTest(MessagesCase):
                     self.assert_nothing_lost()
 
     def test_what_the_client_keeps_is_enough_for_a_proxy_that_forgot_everything(self) -> None:
-        for name in ("kept", "emptied", "unsigned"):
+        for name in ("kept", "emptied"):
             for stream in (False, True):
                 with self.subTest(name, stream=stream):
                     self.client(self.start_proxy()).messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION)
                     self.play(lambda: self.client(self.start_proxy("secret")), WAYS[name], stream=stream)
                     self.assert_nothing_lost()
-
-    def test_results_in_any_order_are_told_in_the_order_of_the_calls(self) -> None:
-        sdk = self.client(self.start_proxy())
-        self.play(lambda: sdk, kept, stream=False)
-        told = [message for message in self.fake.accepted[-1]["messages"] if message["role"] == "tool"]
-        self.assertEqual([each["tool_call_id"] for each in told], ["call_00", "call_10", "call_11", "call_30"])
-        self.assertTrue(all(each["tool_call_id"] in each["content"] for each in told), told)
 
     def test_the_packages_own_tool_loop_comes_to_its_end(self) -> None:
         """It would leave the chat to a server that keeps threads; told that this one does not, it sends all of it."""

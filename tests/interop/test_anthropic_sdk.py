@@ -103,53 +103,6 @@ class VariantTest(MessagesCase):
         with self.sdk.messages.stream(**variant.body) as stream:
             return stream.get_final_message()
 
-    def test_the_answer_says_exactly_what_the_model_did(self) -> None:
-        self.fake.answer(Answer(THOUGHT, " Rain.\n", calls(("get_weather", {"city": "雨"}), ("get_location", {}))))
-        content = self.sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION, tools=TOOLS).content
-        thinking, text, *uses = content
-        self.assertEqual((thinking.thinking, text.text), (THOUGHT, " Rain.\n"))
-        self.assertEqual(
-            [(use.id, use.name, use.input) for use in uses],
-            [
-                ("call_00", "get_weather", {"city": "雨"}),
-                ("call_01", "get_location", {}),
-            ],
-        )
-
-    def test_thinking_that_is_not_told_is_signed_all_the_same(self) -> None:
-        self.fake.answer(Answer(THOUGHT, "Rain."))
-        request = {"type": "adaptive", "display": "omitted"}
-        message = self.sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=QUESTION, thinking=request)
-        self.assertEqual(message.content[0].thinking, "")
-        self.assertNotIn(THOUGHT.strip(), message.content[0].signature)
-
-    def test_a_stream_is_never_silent_while_the_model_thinks(self) -> None:
-        """Neither when DeepSeek says nothing, nor when what it says is not to be told."""
-        self.sdk = self.client(self.start_proxy(heartbeat_interval=0.1))
-        silent, busy = Answer("Hm.", "Rain.", pause=0.3), Answer("Hm." * 8, "Rain.", piece=1, pause=0.02)
-        for display, answer in (("summarized", silent), ("omitted", busy)):
-            self.fake.answer(answer)
-            request = {"type": "adaptive", "display": display}
-            with self.sdk.messages.stream(model=MODEL, max_tokens=LIMIT, messages=QUESTION, thinking=request) as stream:
-                self.assertEqual(stream.get_final_text(), "Rain.")
-            told = [event["type"] for event in self.recorders[-1].answers[-1].events]
-            self.assertIn("ping", told[: told.index("content_block_stop")])
-
-    def test_a_tool_that_is_only_announced_is_offered_once_it_was_found(self) -> None:
-        search = {"name": "find_tool", "input_schema": {"type": "object"}}
-        announced = [{**tool, "defer_loading": True} for tool in TOOLS]
-        use = {"type": "tool_use", "id": "call_0", "name": "find_tool", "input": {}}
-        found = {"type": "tool_reference", "tool_name": "get_weather"}
-        result = {"type": "tool_result", "tool_use_id": "call_0", "content": [found]}
-        messages: list[Json] = [*QUESTION]
-        for expected in (["find_tool"], ["find_tool", "get_weather"]):
-            self.sdk.messages.create(model=MODEL, max_tokens=LIMIT, messages=messages, tools=[search, *announced])
-            self.assertEqual(self.offered(), expected)
-            messages += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
-
-    def offered(self) -> list[str]:
-        return sorted(tool["function"]["name"] for tool in self.fake.accepted[-1]["tools"])
-
     def test_beta_paths_and_headers_are_answered_the_same(self) -> None:
         request = {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}
         betas = ["context-management-2025-06-27", "interleaved-thinking-2025-05-14"]

@@ -76,11 +76,3 @@ class SearchTest(MessagesCase):
                 self.assertEqual([f"Look. First.{THOUGHT}", f"Look. Second.{THOUGHT}"], thoughts)
                 for before, after in zip(self.fake.accepted, self.fake.accepted[1:], strict=False):
                     self.assertEqual(before["messages"], after["messages"][: len(before["messages"])])
-
-    def test_a_forced_search(self) -> None:
-        self.fake.answer(TURNS[0])
-        choice = {"type": "tool", "name": "web_search"}
-        message = self.ask(
-            self.client(self.start_proxy()), [{"role": "user", "content": "?"}], stream=False, tool_choice=choice
-        )
-        self.assertEqual("server_tool_use", message.content[0].type)

@@ -1,9 +1,7 @@
 """Limits of named keys as the official `openai` and `anthropic` packages tell them, and whether they try again."""
 
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -11,10 +9,7 @@ import anthropic
 import openai
 
 from deepseek_cursor_proxy.features.request_log.feature import RequestLog
-from tests.fake_deepseek import Answer
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase
-from tests.support.polling import wait_until
-from tests.support.threads import in_background
+from tests.support.harness import RunningProxy, SocketTestCase
 
 KEY, MODEL = "sk-the-key-of-ann", "deepseek-v4-pro"
 QUESTION: Any = [{"role": "user", "content": "hi"}]
@@ -33,10 +28,7 @@ class LimitsTest(SocketTestCase):
     def ways(self, proxy: RunningProxy, retries: int) -> dict[str, Ask]:
         """A question on each API; without an environment, whose proxies are not for loopback."""
         one = openai.OpenAI(
-            base_url=proxy.url,
-            api_key=KEY,
-            max_retries=retries,
-            http_client=openai.DefaultHttpxClient(trust_env=False),
+            base_url=proxy.url, api_key=KEY, max_retries=retries, http_client=openai.DefaultHttpxClient(trust_env=False)
         )
         other = anthropic.Anthropic(
             base_url=proxy.url.removesuffix("/v1"),
@@ -82,35 +74,3 @@ class LimitsTest(SocketTestCase):
                 self.assertEqual(1, self.refusals(proxy))
                 if isinstance(error, openai.RateLimitError):
                     self.assertEqual(("insufficient_quota", "insufficient_quota"), (error.code, error.type))
-
-    def test_a_client_waits_as_long_as_it_is_told_and_gets_its_answer(self) -> None:
-        for api in ("chat", "responses", "messages"):
-            with self.subTest(api):
-                proxy = self.ann(concurrent=1)
-                with self.running_request(proxy) as end:
-                    # The first try is refused, which ends the running request, so that the second one has room.
-                    with mock.patch.object(self.fake, "_responder", return_value=Answer(content="hello")):
-                        thread = in_background(self, self.end_when_refused, proxy, end)
-                        self.ways(proxy, retries=2)[api]()
-                        thread.join()
-                self.assertEqual(1, self.refusals(proxy))
-
-    def end_when_refused(self, proxy: RunningProxy, end: Callable[[], object]) -> None:
-        wait_until(lambda: self.refusals(proxy))
-        end()
-
-    @contextmanager
-    def running_request(self, proxy: RunningProxy) -> Iterator[Callable[[], None]]:
-        go_on, has_begun = threading.Event(), threading.Event()
-
-        def respond(_: Any) -> Answer:
-            has_begun.set()
-            go_on.wait(PATIENCE)
-            return Answer(content="done")
-
-        with mock.patch.object(self.fake, "_responder", respond):
-            thread = threading.Thread(target=self.ways(proxy, retries=0)["chat"])
-            thread.start()
-            has_begun.wait(PATIENCE)
-            yield go_on.set
-            thread.join()

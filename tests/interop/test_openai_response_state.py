@@ -200,29 +200,6 @@ class BackgroundTest(ResponsesCase):
         with self.sdk.responses.stream(response_id=response.id) as stream:
             self.assertEqual(stream.get_final_response().output_text, "Rain.")
 
-    def test_it_continues_when_its_client_leaves_and_can_be_followed_from_there(self) -> None:
-        self.fake.answer(Answer(THOUGHT, "It is raining in Rome.", stall_after=6))
-        # One that reads events as they come, and may leave.
-        hasty = self.client(self.url, openai.DefaultHttpxClient(trust_env=False))
-        with hasty.responses.create(model=MODEL, input="Rain?", background=True, stream=True) as stream:
-            seen = [next(stream) for _ in range(4)]
-        response = seen[0].response
-        self.fake.stalls.get(timeout=PATIENCE)
-        self.fake.release.set()
-        rest = self.replayed(response, starting_after=seen[-1].sequence_number)
-        self.assertEqual(rest[-1].response.output_text, "It is raining in Rome.")
-        self.assertEqual([*seen, *rest], self.replayed(response))
-
-    def test_cancelling_ends_the_call_and_is_heard_by_who_follows(self) -> None:
-        running, waiting = self.begin_stalled(), self.begin()
-        self.assertEqual(self.sdk.responses.cancel(waiting.id).status, "cancelled")
-        self.assertEqual(self.sdk.responses.cancel(running.id).status, "cancelled")
-        self.assertTrue(self.fake.wait_for_hangup())
-        for response in (running, waiting):
-            self.assertEqual(self.sdk.responses.cancel(response.id).status, "cancelled")
-            self.assertEqual(self.replayed(response)[-1].response.status, "cancelled")
-        self.assertEqual(len(self.fake.seen), 1)
-
 
 class CompactionTest(ResponsesCase):
     def test_a_compacted_chat_continues_where_the_database_is_lost(self) -> None:

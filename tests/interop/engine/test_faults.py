@@ -9,21 +9,19 @@ Chats go on all the time. One kind goes to another proxy with every request, one
 
 import itertools
 import os
-import random
 import signal
 import threading
 import time
 import unittest
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from http.client import HTTPException
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from tests.fake_deepseek import Answer, Call, FakeDeepSeek
+from tests.fake_deepseek import FakeDeepSeek
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
-from tests.support.cursor import WEATHER_TOOLS, CursorClient, echo, run_weather_tool
+from tests.proxy.faults.test_killed_process import Chat, numbered_answer
 from tests.support.polling import eventually, wait_until
 from tests.support.program import COMMAND, Process, address
 from tests.support.systems import ROOT
@@ -34,7 +32,6 @@ OUTAGE_SECONDS = width(2.0, 5.0)
 # A request may connect (0.25 s), look up twice (0.1 s) and write (0.25 s) before the engine is known to be down, and
 # may do so again for the turn it records. The rest is for a busy machine: on a quiet one no answer took 0.4 s.
 MOST_SECONDS = 2.0
-LONGEST_CHAT = 14
 # What the proxies print.
 BACK, GONE, WRITTEN, COMPLETED = "is available again", "is not available", "has what waited for it", " completed "
 
@@ -66,37 +63,6 @@ class Proxy:
         return self.process.errors
 
 
-class Chat:
-    """One chat. Used by one thread at a time."""
-
-    def __init__(self, number: int) -> None:
-        self.messages: list[dict[str, Any]] = [
-            {"role": "system", "content": f"You are number {number}."},
-            {"role": "user", "content": "What now?"},
-        ]
-        self.thoughts: list[str | None] = []
-
-    def go_on(self, url: str) -> bool:
-        """One more turn; False if the connection broke. A request that is refused fails the test."""
-        with CursorClient(url, tools=WEATHER_TOOLS) as client:
-            try:
-                answer = client.post(self.messages)
-            except (HTTPException, OSError):
-                return False
-        if answer.status != 200 or (answer.error is not None and not answer.cut):
-            raise AssertionError(f"refused after {len(self.thoughts)} turns: {answer.error}")
-        if not answer.is_whole:
-            return False
-        self.thoughts.append(answer.reasoning)
-        self.messages.append(echo(answer))
-        results = [
-            {"role": "tool", "tool_call_id": call.id, "content": run_weather_tool(call.name, call.arguments)}
-            for call in answer.calls
-        ]
-        self.messages += results or [{"role": "user", "content": "And now?"}]
-        return True
-
-
 class FaultCase(unittest.TestCase):
     proxies: list[Proxy]
 
@@ -104,21 +70,12 @@ class FaultCase(unittest.TestCase):
         super().setUp()
         self.stack = self.enterContext(ExitStack())
         self.numbers = itertools.count()
-        self.fake = self.enterContext(FakeDeepSeek(responder=self.respond))
+        self.fake = self.enterContext(FakeDeepSeek(responder=partial(numbered_answer, self.numbers)))
         self.secret = Path(self.enterContext(TemporaryDirectory())) / "secret"
         self.secret.write_text(bytes(range(32)).hex())
         self.chats: list[Chat] = []
         self.problems: list[str] = []
         self.slowest = 0.0
-
-    def respond(self, payload: dict[str, Any]) -> Answer:
-        """A call for every question and an answer for every result; thoughts of all sizes, none like another."""
-        number = next(self.numbers)
-        thought = f"{number}: " + random.Random(number).randbytes(number * 37 % 3000).hex()
-        if payload["messages"][-1]["role"] == "user":
-            call = Call(f"call_00_{random.Random(number).randbytes(12).hex()}", "get_location", "{}")
-            return Answer(thought, calls=(call,), piece=500)
-        return Answer(thought, f"Answer {number}.", piece=500)
 
     def start_proxies(self, url: str, count: int = 2, *flags: str) -> None:
         flags = ("--store", url, "--secret-file", str(self.secret), *flags)
@@ -163,7 +120,7 @@ class FaultCase(unittest.TestCase):
                 self.slowest = max(self.slowest, time.monotonic() - started)
             else:
                 stop.wait(0.01)
-            if len(chat.thoughts) >= LONGEST_CHAT:
+            if chat.is_over:
                 chat = self._new_chat()
 
     def _new_chat(self) -> Chat:
@@ -183,11 +140,11 @@ class FaultCase(unittest.TestCase):
             self.assertNotIn("Traceback", proxy.log)
 
     def check_chat(self, chat: Chat, proxy: Proxy) -> None:
-        before = len(chat.thoughts)
+        before = len(chat.thought)
         self.assertTrue(chat.go_on(proxy.url))
         [*_, sent] = (each for each in self.fake.accepted if each["messages"][0] == chat.messages[0])
         restored = [each.get("reasoning_content") for each in sent["messages"] if each["role"] == "assistant"]
-        self.assertEqual(chat.thoughts[:before], restored, f"{proxy.log}")
+        self.assertEqual(chat.thought[:before], restored, f"{proxy.log}")
 
     def wait_for_log(self, text: str) -> None:
         for proxy in self.proxies:

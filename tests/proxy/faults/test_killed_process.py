@@ -13,6 +13,8 @@ import random
 import signal
 import threading
 import unittest
+from collections.abc import Iterator
+from functools import partial
 from http.client import HTTPException
 from typing import Any
 
@@ -50,9 +52,9 @@ class Chat:
                 answer = client.post(self.messages)
             except (HTTPException, OSError):
                 return False
-        if answer.status != 200:
+        if answer.status != 200 or (answer.error is not None and not answer.cut):
             raise AssertionError(f"refused after {len(self.thought)} turns: {answer.error}")
-        if answer.finish_reason is None:
+        if not answer.is_whole:
             return False
         self.thought.append(answer.reasoning)
         self.messages.append(echo(answer))
@@ -64,6 +66,16 @@ class Chat:
         return True
 
 
+def numbered_answer(numbers: Iterator[int], payload: dict[str, Any]) -> Answer:
+    """A call for every question and an answer for every result; thoughts of all sizes, none like another."""
+    number = next(numbers)
+    thought = f"{number}: " + random.Random(number).randbytes(number * 37 % 3000).hex()
+    if payload["messages"][-1]["role"] == "user":
+        call = Call(f"call_00_{random.Random(number).randbytes(12).hex()}", "get_location", "{}")
+        return Answer(thought, calls=(call,), piece=500)
+    return Answer(thought, f"Answer {number}.", piece=500)
+
+
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
 class TestKilledProcess(ServeTest):
     may_fork = True
@@ -72,18 +84,9 @@ class TestKilledProcess(ServeTest):
         super().setUp()
         self.random = random.Random(4)
         self.numbers = itertools.count()
-        self.fake = self.enterContext(FakeDeepSeek(responder=self.respond))
+        self.fake = self.enterContext(FakeDeepSeek(responder=partial(numbered_answer, self.numbers)))
         self.problems: list[BaseException] = []
         self.survived = 0
-
-    def respond(self, payload: dict[str, Any]) -> Answer:
-        """A call for every question and an answer for every result; thoughts of all sizes, none like another."""
-        number = next(self.numbers)
-        thought = f"{number}: " + random.Random(number).randbytes(number * 37 % 3000).hex()
-        if payload["messages"][-1]["role"] == "user":
-            call = Call(f"call_00_{random.Random(number).randbytes(12).hex()}", "get_location", "{}")
-            return Answer(thought, calls=(call,), piece=500)
-        return Answer(thought, f"Answer {number}.", piece=500)
 
     def start(self) -> tuple[Process, str]:
         flags = ("--no-display-reasoning", "--missing-reasoning-strategy", "reject")
