@@ -81,13 +81,7 @@ ROOT_FILES = {
 }
 # Folders and files that do no I/O, keep no clock and start no thread.
 PURE = {"config", "http1", "deepseek", "reasoning", "protocols", "conversation"}
-PURE |= {
-    "features.written_calls.call_markup",
-    "features.written_calls.converter",
-    "errors",
-    "redaction",
-    "json_codec",
-}
+PURE |= {"features.written_calls.call_markup", "features.written_calls.converter", "errors", "redaction", "json_codec"}
 IMPURE = {"socket", "sqlite3", "threading", "time", "os", "logging", "subprocess", "ssl", "select", "random", "urllib"}
 # Splitting a URL is no I/O.
 HARMLESS = {"urllib.parse"}
@@ -288,14 +282,7 @@ def _count_code(path: Path) -> int:
     return len(lines - docstrings)
 
 
-_NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 def _reachable(graph: dict[str, set[str]], start: set[str]) -> set[str]:

@@ -138,14 +138,7 @@ def keys() -> Json:
 
 def _holder(name: str, note: str, *limits: tuple[str, float, float, int | None]) -> Json:
     rows = [
-        {
-            "limit": limit,
-            "used": used,
-            "reserved": 0,
-            "most": most,
-            "is_money": "usd" in limit,
-            "resets_at": resets,
-        }
+        {"limit": limit, "used": used, "reserved": 0, "most": most, "is_money": "usd" in limit, "resets_at": resets}
         for limit, used, most, resets in limits
     ]
     return {"name": name, "note": note, "limits": rows, "share_reasoning": name == "research"}

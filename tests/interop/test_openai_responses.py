@@ -16,15 +16,7 @@ from tests.fake_deepseek import Answer, Call, Citation, Failure, Search
 from tests.fake_deepseek.completion import PrefixCache
 from tests.interop.command_line import MODEL
 from tests.interop.typed import THOUGHT, Json
-from tests.interop.typed_responses import (
-    LOOK_UP,
-    PATCH_TEXT,
-    SEALED,
-    SEARCH,
-    TOOLS,
-    ResponsesCase,
-    calls,
-)
+from tests.interop.typed_responses import LOOK_UP, PATCH_TEXT, SEALED, SEARCH, TOOLS, ResponsesCase, calls
 
 # One answer, asked for in every way …
 

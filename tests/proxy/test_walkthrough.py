@@ -318,10 +318,7 @@ class TestEnds(SocketTestCase):
 
         proxy = self.proxy()
         self.fake.answer(raw_stream({"delta": {"content": "All of it."}, "finish_reason": "stop"}))
-        with (
-            mock.patch.object(Attempt, "record_sent", track),
-            mock.patch.object(ClientConnection, "_send_now", sent),
-        ):
+        with mock.patch.object(Attempt, "record_sent", track), mock.patch.object(ClientConnection, "_send_now", sent):
             self.assertIn(b"[DONE]", self.round_trip(proxy, chat_body(stream=True))[2])
         self.assertLess(order.index("recorded"), order.index("ended"))
 

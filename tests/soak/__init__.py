@@ -107,10 +107,7 @@ def run(minutes: float, quick: bool = False, out: TextIO | None = None) -> int:
 def soak(seconds: float, scale: Scale, place: Path, print_line: Callable[[str], None]) -> list[Finding]:
     """Run clients for so long; `print_line` gets a line per interval."""
     home = place / "proxy"
-    with (
-        running_deepseek(place / "deepseek", clients.__name__) as deepseek,
-        running_proxy(deepseek, home) as proxy,
-    ):
+    with running_deepseek(place / "deepseek", clients.__name__) as deepseek, running_proxy(deepseek, home) as proxy:
         tally = Tally()
         _warm_up(proxy, tally)
         start = _measure_at_rest(proxy, tally)

@@ -125,12 +125,7 @@ class Api(ABC):
         return self.encode(messages, system, {"model": "deepseek-v4-pro", "tools": declared, **fields})
 
     def request(
-        self,
-        history: str | Sequence[Json] = "q",
-        *,
-        key: str = "sk-test",
-        headers: Sequence[str] = (),
-        **fields: Any,
+        self, history: str | Sequence[Json] = "q", *, key: str = "sk-test", headers: Sequence[str] = (), **fields: Any
     ) -> bytes:
         """The bytes of a request with such a body."""
         version = [f"{name}: {value}" for name, value in messages_client.VERSION.items()] if self is MESSAGES else []

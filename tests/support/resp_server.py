@@ -25,10 +25,7 @@ from tests.support.resp_commands import CommandError, Database, error_reply, sco
 
 _WITHOUT_LOGIN = ("AUTH", "QUIT")
 _KEYLESS = frozenset(
-    [
-        *("PING", "AUTH", "SELECT", "CLUSTER", "ROLE", "INFO", "SCRIPT", "TIME", "DBSIZE", "FLUSHALL", "SCAN"),
-        "ASKING",
-    ]
+    [*("PING", "AUTH", "SELECT", "CLUSTER", "ROLE", "INFO", "SCRIPT", "TIME", "DBSIZE", "FLUSHALL", "SCAN"), "ASKING"]
 )
 
 

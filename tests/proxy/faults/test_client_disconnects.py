@@ -77,10 +77,7 @@ class DisconnectTestCase(SocketTestCase):
     def assert_noticed(self, step: Step, *, stream: bool, until: bytes = b"", ways: Ways = WAYS) -> None:
         """Asks through every door and leaves in every way, once all calls stall or the client has read `until`."""
         for (door, (fields, calls)), leave in some(itertools.product(DOORS.items(), ways), 2):
-            with (
-                self.subTest(door, leave=leave.__name__),
-                self.open_stream({"stream": stream, **fields}, step) as sock,
-            ):
+            with self.subTest(door, leave=leave.__name__), self.open_stream({"stream": stream, **fields}, step) as sock:
                 if until:
                     read_until(sock, until)
                 else:

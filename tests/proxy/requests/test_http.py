@@ -36,10 +36,7 @@ class HttpTestCase(SocketTestCase):
 class TestEndpoints(HttpTestCase):
     def test_health_and_models_need_no_key(self) -> None:
         proxy = self.proxy(upstream_model="my-model")
-        for path, expected in (
-            ("/healthz", {"ok": True}),
-            ("/v1/healthz", {"ok": True}),
-        ):
+        for path, expected in (("/healthz", {"ok": True}), ("/v1/healthz", {"ok": True})):
             reply = self.round_trip(proxy, HEALTH.replace(b"/healthz", path.encode()))
             self.assertEqual((200, expected), (reply.status, reply.value))
         for path in ("/models", "/v1/models", "//v1//models/?x=1"):

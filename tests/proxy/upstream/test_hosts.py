@@ -372,10 +372,7 @@ class TestOddShapes(HostTestCase):
 
     def test_arguments_that_are_an_object_become_its_json(self) -> None:
         call = self.call("call_a", {"path": "ä.py", "n": [1, None]})
-        for answer, stream in (
-            (streamed({"tool_calls": [call]}), True),
-            (self.plain({"tool_calls": [call]}), False),
-        ):
+        for answer, stream in ((streamed({"tool_calls": [call]}), True), (self.plain({"tool_calls": [call]}), False)):
             self.fake.answer(answer)
             found = self.calls_of(self.chat(self.running, QUESTION, stream=stream))
             self.assertEqual([("call_a", '{"path":"ä.py","n":[1,null]}')], found)

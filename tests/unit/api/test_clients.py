@@ -30,10 +30,7 @@ WITHOUT_BLOCK = {
         "ai-sdk/openai-compatible/2.0.87 ai-sdk/provider-utils/4.0.62 runtime/node.js/v20.20.2",
         {},
     ),
-    "@ai-sdk/deepseek 3.0.56 in a stream": (
-        "ai-sdk-deepseek/3.0.56 ai-sdk-provider-utils/5.0.51 node.js/v20.20.2",
-        {},
-    ),
+    "@ai-sdk/deepseek 3.0.56 in a stream": ("ai-sdk-deepseek/3.0.56 ai-sdk-provider-utils/5.0.51 node.js/v20.20.2", {}),
     "opencode 1.18.33": ("opencode/1.18.33 ai-sdk/provider-utils/4.0.23 runtime/bun/1.3.14", {}),
     "qwen-code 0.24.4": ("QwenCode/0.24.4 (linux; x64)", JS),
     "cline 3.0.65": ("ai-sdk/openai-compatible/3.0.37 ai-sdk/provider-utils/5.0.30 runtime/bun/1.3.13", {}),

@@ -10,13 +10,7 @@ from typing import Any
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
 from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX, to_toml
-from deepseek_cursor_proxy.config.loaded_config import (
-    DECLARATIONS,
-    SETTINGS,
-    LoadedConfig,
-    collect,
-    template,
-)
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig, collect, template
 from deepseek_cursor_proxy.config.settings import HOME
 from deepseek_cursor_proxy.config.values import PassthroughRoute
 from deepseek_cursor_proxy.errors import StartupError

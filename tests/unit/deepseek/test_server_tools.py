@@ -1,13 +1,7 @@
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import (
-    ChatRequest,
-    Message,
-    Reply,
-    pack_items,
-    unpack_items,
-)
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, Reply, pack_items, unpack_items
 from deepseek_cursor_proxy.deepseek import server_tools
 from deepseek_cursor_proxy.deepseek.api import CHAT, with_server_tools
 from deepseek_cursor_proxy.errors import BadRequest

@@ -7,14 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.cli.doctor import this_machine, upstreams
-from deepseek_cursor_proxy.cli.doctor.subject import (
-    AdminFacts,
-    Finding,
-    Level,
-    NamedKey,
-    Settings,
-    Subject,
-)
+from deepseek_cursor_proxy.cli.doctor.subject import AdminFacts, Finding, Level, NamedKey, Settings, Subject
 from deepseek_cursor_proxy.cli.doctor.upstreams import CheckedUpstream, KeyAnswer
 from deepseek_cursor_proxy.config import ProxyConfig
 

@@ -5,14 +5,7 @@ import re
 import tomllib
 from dataclasses import replace
 
-from deepseek_cursor_proxy.cli.setup.clients import (
-    CLIENTS,
-    FLASH,
-    PRO,
-    ProxyEndpoint,
-    Status,
-    status,
-)
+from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, FLASH, PRO, ProxyEndpoint, Status, status
 from tests.unit.cli.setup.files_case import ENDPOINT, OTHER_ENDPOINT, SYSTEMS, FilesCase
 
 # Below the home; by system where they differ.

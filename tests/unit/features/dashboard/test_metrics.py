@@ -146,11 +146,7 @@ class StatisticsTest(unittest.TestCase):
     def test_a_minute_is_as_busy_as_requests_ran_in_it_also_those_in_flight(self) -> None:
         self.now = 6030
         self.add(record(timing=Timing(150.0)))
-        for ages, wanted in (
-            ((), [0, 60, 60, 30]),
-            ((90.0, 10.0), [0, 60, 120, 70]),
-            ((7200.0,), [60, 120, 120, 60]),
-        ):
+        for ages, wanted in (((), [0, 60, 60, 30]), ((90.0, 10.0), [0, 60, 120, 70]), ((7200.0,), [60, 120, 120, 60])):
             self.assertEqual(wanted, [each.busy_seconds for each in self.statistics.minutes(ages)[-4:]])
 
 

@@ -4,13 +4,7 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.features.redis import connection as protocol
-from deepseek_cursor_proxy.features.redis.connection import (
-    ProtocolError,
-    Reply,
-    ReplyError,
-    ReplyReader,
-    encode,
-)
+from deepseek_cursor_proxy.features.redis.connection import ProtocolError, Reply, ReplyError, ReplyReader, encode
 from tests.support.fuzzing import cases
 from tests.support.traced_memory import traced_memory
 

@@ -42,12 +42,7 @@ class LedgerTestCase(StoreFileTestCase):
         self.enterContext(mock.patch.object(ledger.WaitingRequests, "seconds_between_batches", 0.01))
 
     def ledger(self, database: Database | None = None, **options: Any) -> UsageLedger:
-        options = {
-            "max_age_seconds": 1000.0,
-            "max_rows": 100,
-            "clock": lambda: self.now,
-            **options,
-        }
+        options = {"max_age_seconds": 1000.0, "max_rows": 100, "clock": lambda: self.now, **options}
         self.database = database or self.open()
         opened = UsageLedger(self.database, **options)
         self.addCleanup(opened.close)

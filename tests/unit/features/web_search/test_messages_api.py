@@ -6,15 +6,7 @@ import unittest
 from collections.abc import Iterable
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import (
-    ChatRequest,
-    Delta,
-    Heartbeat,
-    Message,
-    Reply,
-    ServerPiece,
-    pack_items,
-)
+from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Heartbeat, Message, Reply, ServerPiece, pack_items
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.rules import FILLER

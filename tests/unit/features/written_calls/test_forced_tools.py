@@ -184,10 +184,7 @@ class TestConversion(unittest.TestCase):
 
     def test_an_answer_with_a_real_call_is_not_converted(self) -> None:
         piece = CallPiece(0, "a", "look_up", "{}")
-        for deltas in (
-            [Delta(text=CALL_TEXT), Delta(calls=(piece,))],
-            [Delta(calls=(piece,)), Delta(text=CALL_TEXT)],
-        ):
+        for deltas in ([Delta(text=CALL_TEXT), Delta(calls=(piece,))], [Delta(calls=(piece,)), Delta(text=CALL_TEXT)]):
             found = self.convert(*deltas, Delta(finish_reason="stop"))
             reply = Reply()
             for delta in found:
