@@ -7,13 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.features.responses.feature import Responses
+from deepseek_cursor_proxy.http1.messages import HttpRequest
+from deepseek_cursor_proxy.proxy import ROUTES
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.polling import wait_until
 from tests.support.raw_streams import EVENT_STREAM
+from tests.unit.api.test_clients import CHAT, CLAUDE, CODEX, CURSOR, MESSAGES, NAMES, RESPONSES
 
 OWNER, STRANGER, HELD = "sk-the-key-of-the-owner", "sk-the-key-of-a-stranger", "sk-held-by-the-proxy-0001"
 BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
@@ -428,3 +432,41 @@ class TestCors(AccessTestCase):
         for method in ("OPTIONS", "POST"):
             headers = self.headers(self.proxy(), method, PATHS[0], "Origin: https://evil.example")
             self.assertFalse([name for name in headers if name.startswith("access-control")])
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
+    RESPONSES: {"input": "Hi"},
+    MESSAGES: {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2000},
+}
+
+
+class TestKeyErrors(SocketTestCase):
+    def told(self, path: str, agent: str, key: str | None, stream: bool, **settings: Any) -> str:
+        services = self.build_services(**settings)
+        headers = {"user-agent": agent, **({"authorization": f"Bearer {key}"} if key else {})}
+        data = json.dumps({"model": "m", "stream": stream, **BODIES[path]}).encode()
+        app = App(services.config, lambda: services, ROUTES)
+        reply = app(HttpRequest("POST", path, headers=headers, read_body=lambda: data))
+        self.assertEqual(401, reply.status)
+        return str(json.loads(reply.body)["error"]["message"])
+
+    def test_every_401_about_the_key_names_the_setting_of_its_client(self) -> None:
+        for path, agent, named in ((CHAT, CURSOR, "Cursor"), (RESPONSES, CODEX, "Codex"), (MESSAGES, CLAUDE, "Claude")):
+            for stream in (False, True):
+                with self.subTest(path, stream=stream):
+                    self.fake.answer(Failure(401, "Authentication Fails"))
+                    messages = {
+                        "No API key.": self.told(path, agent, None, stream),
+                        "not among the access keys": self.told(path, agent, "sk-x", stream, access_keys=["sk-other"]),
+                        "Authentication Fails": self.told(path, agent, "sk-wrong", stream),
+                    }
+                    for words, message in messages.items():
+                        self.assertIn(words, message)
+                        self.assertIn(named, message)
+                        others = {"Cursor", "Codex", "Claude"} - {named}
+                        self.assertFalse([other for other in others if other in message], message)
+
+    def test_an_unknown_client_reads_of_no_other_clients_setting(self) -> None:
+        message = self.told(CHAT, "curl/8", None, False)
+        self.assertFalse([name for name in NAMES if name in message], message)

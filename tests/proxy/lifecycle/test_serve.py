@@ -1,10 +1,13 @@
 """The proxy as a process of its own: how it starts, how it refuses to start, how it stops."""
 
 import contextlib
+import json
 import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import unittest
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,15 @@ from unittest import mock
 from deepseek_cursor_proxy import __version__
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.cli.serve import Addresses, welcome_text
+from deepseek_cursor_proxy.cli.service import Launch, find_launch
 from deepseek_cursor_proxy.cli.store import open_store
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import template
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.program import WINDOWS, ServeTest, address
+from tests.support.archive import build_archive
+from tests.support.harness import read_reply, request_bytes
+from tests.support.polling import wait_until
+from tests.support.program import PATIENCE, WINDOWS, ServeTest, address
 from tests.support.systems import ROOT
 
 # What a process finds that runs as a user without an entry in /etc/passwd, and without HOME.
@@ -247,3 +254,58 @@ class RefusalTest(ServeTest):
         ):
             with self.subTest(flags[0]):
                 self.assertRegex(self.refusal("--port", "0", *flags, PATH=str(self.bin)), words)
+
+
+FLAGS = ("--port=0", "--admin-port=0")
+
+
+@unittest.skipIf(WINDOWS, "a process without a console cannot be asked to stop")
+class ServiceStartTest(ServeTest):
+    def launches(self) -> dict[str, Launch]:
+        archive = build_archive(self.bin)
+        return {
+            "checkout": find_launch(FLAGS),
+            "archive": find_launch(FLAGS, package=archive / "deepseek_cursor_proxy"),
+        }
+
+    def run_logged(self, launch: Launch) -> str:
+        """What the proxy prints from its start to its end, in the environment that a service has."""
+        log = self.bin / "log"
+        environment = {name: value for name, value in self.environment().items() if name != "PYTHONPATH"}
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, *launch.arguments],
+                cwd=launch.folder or self.home,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        wait_until(lambda: process.poll() is not None or "Stop with Ctrl-C." in log.read_text(encoding="utf-8"))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(0, process.wait(PATIENCE), log.read_text(encoding="utf-8"))
+        return log.read_text(encoding="utf-8")
+
+    def test_every_installation_is_started_by_its_command(self) -> None:
+        for name, launch in self.launches().items():
+            with self.subTest(name):
+                self.assertEqual(sys.executable, launch.python)
+                self.assertIn("is running.", self.run_logged(launch))
+
+
+@unittest.skipIf(WINDOWS, "limits of a process are a POSIX thing")
+class TestSmallStacks(ServeTest):
+    prefix = ("/bin/sh", "-c", 'ulimit -s 256; exec "$@"', "sh")
+
+    def test_deep_json_does_not_kill_a_process_with_small_stacks(self) -> None:
+        """Python 3.13.0 dies of it on a thread with half a megabyte."""
+        _, welcome = self.serve()
+        for depth in (5_000, 400_000):
+            for opening, closing in (("[", "]"), ('{"a":', "}")):
+                with socket.create_connection(address(welcome), PATIENCE) as sock:
+                    sock.sendall(request_bytes((opening * depth + "1" + closing * depth).encode()))
+                    status, _, body = read_reply(sock)
+                self.assertEqual(400, status)
+                self.assertIn("nested too deeply", json.loads(body)["error"]["message"])

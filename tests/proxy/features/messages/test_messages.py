@@ -2,13 +2,32 @@
 
 import json
 import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from tests.fake_deepseek import Answer, Call
-from tests.support.messages_client import PATH, TOOLS, VERSION, Json, MessagesTestCase, user
+from deepseek_cursor_proxy.features.messages.writer import MessageWriter
+from tests.fake_deepseek import Answer, Call, Failure
+from tests.support.harness import PATIENCE, read_to_the_end, read_until, request_bytes
+from tests.support.messages_client import (
+    PATH,
+    TOOLS,
+    VERSION,
+    ClientReply,
+    Json,
+    MessagesTestCase,
+    assistant,
+    kinds,
+    result,
+    user,
+)
+from tests.support.raw_streams import EVENT_STREAM, raw_stream
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
 from tests.support.responses_client import request
+from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 
@@ -224,3 +243,263 @@ class TestPassthrough(MessagesTestCase):
 
 
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n"
+
+
+COUNT = f"{PATH}/count_tokens"
+
+
+class TestCounting(MessagesTestCase):
+    def count(self, *messages: Json, path: str = COUNT, **more: object) -> int:
+        reply = self.send(self.running, {"model": "claude-opus-4-5", "messages": list(messages), **more}, path=path)
+        self.assertEqual((200, {"input_tokens"}), (reply.status, set(reply.value)), reply.body)
+        return int(reply.value["input_tokens"])
+
+    def test_count_tokens_grows_with_the_request_and_makes_no_call(self) -> None:
+        short = self.count(user("Hello"))
+        self.assertGreater(self.count(user("Hello, how are you today?")), short)
+        self.assertGreater(self.count(user("Hello"), system="Be brief."), short)
+        self.assertGreater(self.count(user("Hello"), tools=TOOLS), short)
+        self.assertEqual(short, self.count(user("Hello"), path=f"{COUNT}?beta=true"))
+        self.assertEqual([], self.fake.seen)
+
+    def test_thinking_is_counted_where_deepseek_reads_it_even_if_it_was_emptied(self) -> None:
+        self.fake.answer(Answer("A long thought. " * 50, "Yes."))
+        answer = assistant(self.complete(self.running, tools=TOOLS))
+        emptied = [{**block, "thinking": ""} if block["type"] == "thinking" else block for block in answer["content"]]
+        whole = self.count(user("q"), answer, user("go on"), tools=TOOLS)
+        self.assertEqual(whole, self.count(user("q"), {**answer, "content": emptied}, user("go on"), tools=TOOLS))
+        self.assertGreater(whole, 100 + self.count(user("q"), user("Yes."), user("go on"), tools=TOOLS))
+
+    def test_searches_are_counted(self) -> None:
+        search = {"type": "web_search_20250305", "name": "web_search"}
+        question = user("q")
+        self.assertGreater(self.count(question, tools=[search]), self.count(question))
+        text = {"type": "text", "text": "Found."}
+        use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "words " * 20}}
+        found = [{"type": "web_search_result", "url": "u", "title": "words " * 20, "encrypted_content": "x" * 400}]
+        result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": found}
+        said = [{"role": "assistant", "content": content} for content in ([text], [use, result, text])]
+        plain, searched = (self.count(question, each, question, tools=[search]) for each in said)
+        self.assertGreater(searched, plain + 100)
+
+    def test_count_tokens_needs_a_key_and_messages(self) -> None:
+        reply = self.send(self.running, {"messages": 5}, path=COUNT)
+        self.assertEqual((400, "invalid_request_error"), (reply.status, reply.error["type"]))
+        reply = self.send(self.running, {"messages": []}, path=COUNT, headers={"x-api-key": ""})
+        self.assertEqual((401, "authentication_error"), (reply.status, reply.error["type"]))
+
+
+TOO_LONG = "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens."
+
+
+class TestUsage(MessagesTestCase):
+    def test_cached_tokens_are_not_part_of_input_tokens(self) -> None:
+        for stream in (True, False):
+            words = user(f"{stream} words " * 100)
+            first = self.complete(self.running, words, stream=stream)
+            answer = self.complete(self.running, words, assistant(first), user("go on"), stream=stream)
+            usage = answer["usage"]
+            self.assertGreater(usage["cache_read_input_tokens"], 100)
+            self.assertEqual(0, usage["cache_creation_input_tokens"])
+            self.assertGreater(usage["output_tokens"], 0)
+            self.assertLess(0, usage["input_tokens"])
+            self.assertLess(usage["input_tokens"], usage["cache_read_input_tokens"])
+
+    def test_an_answer_without_usage_has_a_usage_object(self) -> None:
+        self.fake.answer(raw_stream({"delta": {"content": "Hi"}}, {"delta": {}, "finish_reason": "stop"}))
+        usage = self.complete(self.proxy(), stream=True)["usage"]
+        self.assertEqual({"input_tokens", "output_tokens"}, {name for name in usage if "cache" not in name})
+
+
+class TestStopReasons(MessagesTestCase):
+    def test_a_stop_sequence_is_named_when_upstream_names_it(self) -> None:
+        for word, expected in (("END", ("stop_sequence", "END")), ("other", ("end_turn", None))):
+            end = {"delta": {}, "finish_reason": "stop", "stop_reason": word}
+            self.fake.answer(raw_stream({"delta": {"content": "Hi"}}, end))
+            message = self.complete(self.proxy(), stream=True, stop_sequences=["STOP", "END"])
+            self.assertEqual(expected, (message["stop_reason"], message["stop_sequence"]))
+
+    def test_a_tool_call_that_was_cut_is_still_a_block(self) -> None:
+        """As far as it is whole, which is also what the official packages make of the stream."""
+        cut = Call(CALL.id, CALL.name, '{"path": "a.py", "line": 1')
+        self.fake.answer(Answer(calls=(cut,), finish_reason="length"))
+        message = self.complete(self.proxy(), tools=TOOLS)
+        self.assertEqual(("max_tokens", ["tool_use"]), (message["stop_reason"], kinds(message)))
+        self.assertEqual("a.py", message["content"][0]["input"]["path"])
+
+
+class TestRefusals(MessagesTestCase):
+    def assert_error(self, told: ClientReply, status: int, kind: str, *, is_final: bool) -> None:
+        self.assertEqual((status, kind), (told.status, told.error["type"]), told.body)
+        self.assertEqual(told.value["request_id"], told.headers["request-id"])
+        self.assertEqual("false" if is_final else None, told.headers.get("x-should-retry"))
+
+    def test_a_prompt_that_is_too_long_has_the_words_that_claude_code_knows(self) -> None:
+        for words, expected in (
+            (TOO_LONG, "prompt is too long: 140000 tokens > 131072 maximum"),
+            ("The prompt is too long.", "prompt is too long: 1048577 tokens > 1048576 maximum"),
+        ):
+            for stream in (True, False):
+                self.fake.answer(Failure(400, words))
+                reply = self.create(self.proxy(), stream=stream)
+                self.assert_error(reply, 400, "invalid_request_error", is_final=True)
+                self.assertEqual(expected, reply.error["message"])
+
+    def test_a_request_without_the_headers_of_the_api_gets_the_error_shape_of_messages(self) -> None:
+        sock = self.connect(self.proxy(), request_bytes([], path=PATH))
+        self.assertIn(b'{"type":"error","error":{"type":"invalid_request_error"', sock.recv(65536))
+
+
+class TestSlowAnswers(MessagesTestCase):
+    """A message in one piece may take minutes, which nobody between us and the client puts up with in silence."""
+
+    def test_blanks_precede_a_slow_plain_message(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with self.open_stream(proxy, stream=False) as sock:
+            seen = read_until(sock, b"\r\n1\r\n \r\n1\r\n ")
+            self.assertTrue(seen.startswith(b"HTTP/1.1 200 OK\r\n"), seen)
+            self.fake.release.set()
+            seen += read_until(sock, b"\r\n0\r\n\r\n")
+        body = seen.partition(b"\r\n\r\n")[2]
+        message = json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])
+        self.assertEqual(["A thought.", "Said."], [message["content"][0]["thinking"], message["content"][1]["text"]])
+
+    def assert_never_looks_complete(self, is_released: bool, **settings: float) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02, **settings)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with self.open_stream(proxy, stream=False) as sock:
+            seen = read_until(sock, b"\r\n1\r\n ")
+            if is_released:
+                self.fake.release.set()
+            seen += read_to_the_end(sock)
+        self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
+        self.assertNotIn(b"{", seen)
+
+    def test_a_slow_plain_message_that_fails_never_looks_complete(self) -> None:
+        self.assert_never_looks_complete(is_released=False, request_timeout=0.3)
+
+    def test_a_bug_in_a_slow_plain_message_never_looks_complete(self) -> None:
+        with mock.patch.object(MessageWriter, "message", side_effect=KeyError), self.assertLogs(level="ERROR"):
+            self.assert_never_looks_complete(is_released=True)
+
+    def test_a_disconnect_from_a_slow_plain_message_ends_the_call(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer("A thought.", "Said.", stall_after=2))
+        with self.open_stream(proxy, stream=False) as sock:
+            read_until(sock, b"\r\n1\r\n ")
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        self.fake.release.set()
+
+
+class TestPings(MessagesTestCase):
+    def test_pings_may_come_inside_a_block(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer("A thought.", "y", piece=5, stall_after=2))
+        with self.open_stream(proxy) as sock:
+            # Others may come before the block begins.
+            read_until(sock, b"event: content_block_delta")
+            read_until(sock, b"event: ping")
+            self.fake.release.set()
+            read_until(sock, b"event: message_stop")
+
+    def test_pings_come_between_endless_comments(self) -> None:
+        has_pinged = threading.Event()
+        end = b'data: {"choices":[{"index":0,"delta":{"content":"Hi."},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+        def pieces(request: bytes) -> Iterator[bytes]:
+            yield EVENT_STREAM
+            while not has_pinged.wait(0.005):
+                yield b": keep-alive\n\n"
+            yield end
+
+        upstream = self.enterContext(RawUpstream(lambda request: ScriptedReply(pieces(request))))
+        with self.open_stream(self.proxy(upstream_base_url=upstream.url, heartbeat_interval=0.1)) as sock:
+            seen = read_until(sock, b"event: ping")
+            has_pinged.set()
+            seen += read_until(sock, b"event: message_stop")
+        self.assertLess(seen.count(b"event: ping"), 4)
+
+    def test_a_forced_answer_that_is_held_back_gets_pings(self) -> None:
+        proxy = self.proxy(heartbeat_interval=0.02)
+        self.fake.answer(Answer(content="Some words.", piece=4, stall_after=3))
+        with self.open_stream(proxy, tools=TOOLS, tool_choice={"type": "any"}) as sock:
+            seen = read_until(sock, b"event: ping")
+            self.assertNotIn(b"Some", seen)
+            self.fake.release.set()
+            read_until(sock, b"event: message_stop")
+
+
+USE = {"type": "tool_use", "id": CALL.id, "name": "read_file", "input": {"path": "a.py"}}
+MIB = 1024 * 1024
+
+
+def picture(data: Any, kind: str = "base64") -> Json:
+    return {"type": "image", "source": {"type": kind, "media_type": "image/png", "data": data}}
+
+
+class TestOddities(MessagesTestCase):
+    def test_unknown_roles_become_user_messages(self) -> None:
+        self.complete(self.proxy(), {"role": "narrator", "content": "Once upon a time."}, {"role": "", "content": "q"})
+        self.assertEqual(["user", "user"], [message["role"] for message in self.sent()])
+
+    def test_orphan_and_repeated_tool_results_become_text(self) -> None:
+        proxy = self.proxy()
+        self.fake.answer(Answer(reasoning="Hm.", calls=(CALL,)))
+        first = self.complete(proxy, tools=TOOLS)
+        answers = {"one": CALL.id, "another": CALL.id, "of nobody": "toolu_x", "empty": ""}
+        blocks = [result(call_id, words) for words, call_id in answers.items()]
+        self.complete(proxy, user("q"), assistant(first), user(*blocks), tools=TOOLS)
+        for words in answers:
+            self.assertIn(words, str(self.sent()))
+        self.assertEqual([], self.fake.refused)
+
+    def test_calls_without_ids_or_names_are_accepted(self) -> None:
+        for use in ({**USE, "id": ""}, {"type": "tool_use"}, {**USE, "input": "a string"}, {**USE, "input": [1]}):
+            with self.subTest(use):
+                answer = {"role": "assistant", "content": [use]}
+                reply = self.create(self.proxy(), user("q"), answer, user(result("")), tools=TOOLS)
+                self.assertIn(reply.status, (200, 400), reply.body)
+                self.assertTrue(reply.status == 200 or reply.error)
+
+    def test_malformed_images_are_an_error_only_of_models_that_see_them(self) -> None:
+        for data in ("not base64 at all!", "", "AAAA" * 10 + "é", "data:image/png;base64,AAAA", None):
+            with self.subTest(data):
+                self.assertEqual(200, self.create(self.proxy(), user(picture(data)), model="deepseek-v4-pro").status)
+                seen = self.create(self.proxy(), user(picture(data)), model="deepseek-flash")
+                self.assertIn("Unsupported image format", seen.error["message"])
+        self.assertEqual(200, self.create(self.proxy(), user(picture("x", kind="a kind of tomorrow"))).status)
+
+    def test_messages_that_end_with_an_assistant_turn_are_sent(self) -> None:
+        self.complete(self.proxy(), user("q"), {"role": "assistant", "content": "{"}, tools=TOOLS)
+        self.assertEqual("{", self.sent()[-1]["content"])
+
+    def test_searches_are_left_out_of_a_proxy_without_the_feature(self) -> None:
+        proxy = self.proxy()
+        proxy.server._services = replace(proxy.server.services(), search_apis={})
+        search = {"type": "web_search_20250305", "name": "web_search"}
+        self.complete(proxy, user("q"), tools=[search, *TOOLS])
+        self.assertEqual((1, []), (len(self.fake.accepted[-1]["tools"]), self.fake.refused))
+
+
+class TestSizes(MessagesTestCase):
+    def quickly(self, began: float) -> None:
+        # Measured at a fifth of that on a slow machine; what grows with the square of it would take minutes.
+        self.assertLess(time.monotonic() - began, 30)
+
+    def test_a_block_of_megabytes_costs_no_more_than_its_length(self) -> None:
+        size = width(MIB // 4, 10 * MIB)
+        proxy, text = self.proxy(), "words and \n" * (size // 10)
+        for block in (
+            {"type": "text", "text": text},
+            result("a", text),
+            result("a", [{"type": "text", "text": text}]),
+            picture("A" * size),
+            {"type": "thinking", "thinking": "x", "signature": "dcp1." + "A" * size},
+            {"type": "thinking", "thinking": text, "signature": "x"},
+            {"type": "a block of tomorrow", "x": text},
+        ):
+            began = time.monotonic()
+            with self.subTest(block["type"]):
+                self.complete(proxy, user(block), {"role": "assistant", "content": [block]}, user("q"), tools=TOOLS)
+                self.quickly(began)

@@ -10,7 +10,7 @@ from unittest import mock
 from deepseek_cursor_proxy.features.redis import client
 from deepseek_cursor_proxy.features.redis.client import RedisClient
 from deepseek_cursor_proxy.features.redis.connection import Connection, Dialer, RedisUnavailable, Reply, ReplyError
-from tests.support.engine_cases import SECONDS, EngineCase
+from tests.support.engine_cases import SECONDS, CommandTests, EngineCase
 from tests.support.fuzzing import cases
 from tests.support.polling import wait_until
 from tests.support.raw_upstream import CERTIFICATE
@@ -392,3 +392,13 @@ def _refuse(names: list[str]) -> Callable[..., None]:
         raise ConnectionRefusedError(111, "Connection refused")
 
     return refuse
+
+
+class TestCommandsOnTheStandIn(CommandTests):
+    def setUp(self) -> None:
+        self.server = self.enterContext(RespServer())
+        self.url = self.server.url
+        super().setUp()
+
+
+del CommandTests

@@ -1,17 +1,36 @@
 """Responses over real sockets: created, chained, retrieved, deleted; each caller sees only its own."""
 
 import contextlib
+import functools
 import json
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.features.responses.feature import Responses
 from deepseek_cursor_proxy.protocols import input_items
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek
+from tests.proxy.features.responses.test_background import BackgroundTestCase, dechunked
 from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.histories import tool_calls
-from tests.support.responses_client import PATH, TOOLS, ResponsesTestCase, kinds, output, question
+from tests.support.polling import eventually
+from tests.support.responses_client import (
+    HOSTED,
+    OPAQUE,
+    PATH,
+    TOOLS,
+    Json,
+    ResponsesTestCase,
+    check_stream,
+    events,
+    kinds,
+    output,
+    question,
+)
+from tests.support.threads import run_at_once
+from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 OTHER_CALL = Call("call_01_k1L2m3N4o5P6q7R8s9T0", "read_file", '{"path": "b.py"}')
@@ -298,3 +317,133 @@ def stored(proxy: RunningProxy) -> int:
 
 def calls_sent(fake: FakeDeepSeek) -> list[dict[str, Any]]:
     return [call for message in fake.accepted[-1]["messages"] for call in message.get("tool_calls") or ()]
+
+
+MARK = "0123456789abcdef" * 2
+UNKNOWN = f"resp_{MARK}"
+
+
+class TestRefusals(ResponsesTestCase):
+    def assert_refused(self, reply: Any, status: int, param: str | None = None) -> None:
+        self.assertEqual(status, reply.status, reply.body[:300])
+        self.assertLessEqual({"message", "type", "param", "code"}, reply.error.keys())
+        self.assertEqual((param, "invalid_request_error"), (reply.error["param"], reply.error["type"]))
+        self.assertTrue(reply.error["message"])
+        self.assertEqual([], self.fake.seen)
+
+    def assert_alive(self) -> None:
+        self.complete(self.running, "Are you there?")
+        self.assertEqual(1, self.running.server.services().get(Responses).store.stats().responses)
+
+    def test_unknown_response_ids_are_404(self) -> None:
+        for given in (UNKNOWN, "resp_", "x", "%00", "%ff", "..", "resp_%E2%82%AC", "'%20OR%201=1", "x" * 5000):
+            for method, rest in (
+                ("GET", ""),
+                ("GET", "?stream=true"),
+                ("GET", "/input_items"),
+                ("DELETE", ""),
+                ("POST", "/cancel"),
+            ):
+                with self.subTest(given[:20], method=method, rest=rest):
+                    self.assert_refused(self.send(self.running, method, f"{PATH}/{given}{rest}"), 404)
+        for given in (UNKNOWN, "x", "é", "\ud800", "x" * 5000):
+            reply = self.send(self.running, "POST", PATH, {"input": "q", "previous_response_id": given})
+            self.assert_refused(reply, 404, "previous_response_id")
+            self.assertLess(len(reply.body), 1000)
+        self.assert_alive()
+
+
+def users(messages: list[Json]) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == "user"]
+
+
+class TestOddities(ResponsesTestCase):
+    def test_items_of_hosted_tools_never_become_user_messages(self) -> None:
+        proxy, chat = self.proxy(), [question("q")]
+        before: list[Json] = []
+        for item in HOSTED:
+            chat += [item, {"role": "assistant", "content": "a"}, question(f"after {item['type']}")]
+            self.complete(proxy, chat)
+            sent = self.fake.accepted[-1]["messages"]
+            self.assertEqual(before, sent[: len(before)], "a prefix that was sent stays")
+            before = sent
+        self.assertNotIn(OPAQUE, json.dumps(self.fake.accepted[-1]))
+        self.assertEqual(["q"] + [f"after {item['type']}" for item in HOSTED], users(before))
+        first = self.complete(proxy, chat)
+        self.complete(proxy, "go on", previous_response_id=first["id"])
+        self.assertEqual(before, self.fake.accepted[-1]["messages"][: len(before)])
+
+    def test_thousands_of_references_read_the_store_once(self) -> None:
+        first = self.complete(self.running, "q")
+        references = [{"type": "item_reference", "id": first["output"][1]["id"]}, question("again")] * width(1000, 5000)
+        began = time.monotonic()
+        self.assertEqual(200, self.create(self.running, references).status)
+        self.assertLess(time.monotonic() - began, 30)
+
+
+ENDS = ("completed", "cancelled")
+
+
+def at_once(*deeds: Callable[[], Any]) -> None:
+    """All of them from the same moment on, and until the last one is done."""
+    start = threading.Barrier(len(deeds))
+
+    def run(deed: Callable[[], Any]) -> None:
+        start.wait(PATIENCE)
+        deed()
+
+    run_at_once(run, deeds)
+
+
+class TestRaces(BackgroundTestCase):
+    def stalled_after(self, count: int) -> Json:
+        """A response whose answer stalls after so many events, until it is released."""
+        self.addCleanup(self.fake.release.set)
+        self.fake.release.clear()
+        self.fake.answer(Answer("A thought.", "Some text.", piece=4, stall_after=count))
+        queued = self.queued(self.running)
+        self.fake.stalls.get(timeout=PATIENCE)
+        return queued
+
+    def test_an_end_that_races_a_cancel_gives_one_final_status(self) -> None:
+        for count in range(9):
+            response = self.stalled_after(count)
+            told: list[Json] = []
+            with self.following(self.running, response) as read:
+                read(b"response.in_progress")
+                at_once(
+                    self.fake.release.set,
+                    lambda response=response, told=told: told.append(self.cancel(self.running, response)),
+                    lambda response=response, told=told: told.append(self.cancel(self.running, response)),
+                )
+                last = check_stream(events(dechunked(read())))
+            with self.subTest(count):
+                found = self.get(self.running, response).value
+                self.assertEqual([last, found, found], [found, *told])
+                self.assertIn(found["status"], ENDS)
+
+    def test_an_end_that_races_a_delete_leaves_nothing(self) -> None:
+        tasks = self.running.server.services().get(Responses).jobs._jobs
+        for count in range(9):
+            response = self.stalled_after(count)
+            path = f"{PATH}/{response['id']}"
+            at_once(self.fake.release.set, lambda path=path: self.send(self.running, "DELETE", path))
+            self.assertTrue(eventually(lambda: not tasks))
+            with self.subTest(count):
+                self.assertEqual(404, self.get(self.running, response).status)
+
+    def test_two_deletes_at_once_are_one_success(self) -> None:
+        for background in (False, True):
+            response = self.create(self.running, "q", background=background).value
+            told: list[int] = []
+            delete = functools.partial(self.send, self.running, "DELETE", f"{PATH}/{response['id']}")
+            at_once(*[lambda told=told, delete=delete: told.append(delete().status)] * 2)
+            self.assertEqual([200, 404], sorted(told))
+
+    def test_many_responses_continue_the_same_one_at_once(self) -> None:
+        first = self.complete(self.running, "q")
+        found: list[Json] = []
+        at_once(*[lambda: found.append(self.complete(self.running, "and?", previous_response_id=first["id"]))] * 6)
+        self.assertEqual(6, len({each["id"] for each in found}))
+        for each in found:
+            self.assertEqual(each, self.get(self.running, each).value)
