@@ -63,17 +63,16 @@ _MAX_ACCEPTED = 1024
 
 
 class Caller(NamedTuple):
-    """The sender of a request: its key, which also selects whose reasoning is found, its IP address and host names."""
+    """The sender of a request: its key, which also selects whose reasoning is found."""
 
     credential: str
     key: AccessKey
-    client_ip: str
-    address: Address = Address()
+    http: HttpRequest
     # The table [keys.NAME] that the key is in.
     named: "NamedKey | None" = None
 
     def __repr__(self) -> str:
-        return f"Caller({self.key}, {self.client_ip!r})"
+        return f"Caller({self.key}, {self.http.client_ip!r})"
 
 
 class Access:
@@ -107,13 +106,13 @@ class Access:
             why = "No API key. " + ("What came is not one, perhaps the example of a page. " if credential else "")
             raise WrongKey(f"{why}Send {whose} as 'Authorization: Bearer KEY'.")
         key = AccessKey.of(credential)
-        caller = Caller(credential, key, request.client_ip, Address.of(request), self._named.get(key.digest))
+        caller = Caller(credential, key, request, self._named.get(key.digest))
         self.check(caller)
         return caller
 
     def check(self, caller: Caller) -> None:
         """Raise unless this caller is served now: a key may have been pinned since it was admitted."""
-        wait = 0 if self._state.has_accepted(caller.key) else self._state.seconds_to_wait(caller.client_ip)
+        wait = 0 if self._state.has_accepted(caller.key) else self._state.seconds_to_wait(caller.http.client_ip)
         pinned = self._state.pinned if self.can_pin else None
         served = self._access_keys or ((pinned,) if pinned is not None else ())
         if served and _is_among(caller.key, (key for key in served if not (wait and key.is_guessable))):
@@ -126,7 +125,7 @@ class Access:
                 retry_after=wait,
             )
         elif served:
-            self._state.fail(caller.client_ip)
+            self._state.fail(caller.http.client_ip)
             raise self._unknown_key()
         # Else DeepSeek decides.
 
@@ -196,7 +195,7 @@ class Access:
         return None
 
     def _foreign_part(self, caller: Caller) -> str | None:
-        return OwnHosts((*self._names, self._state.tunnel_host)).foreign_part(caller.address)
+        return OwnHosts((*self._names, self._state.tunnel_host)).foreign_part(Address.of(caller.http))
 
     def ask_before(self, was_accepted_before: Callable[[str], bool]) -> None:
         """Ask this whether a caller, named by its digest, got an answer in an earlier run."""
@@ -236,7 +235,7 @@ class Access:
     def record_refused(self, caller: Caller) -> None:
         """DeepSeek does not know this caller's key, or the key may not spend the owner's keys."""
         if not self._state.has_accepted(caller.key):
-            self._state.fail(caller.client_ip)
+            self._state.fail(caller.http.client_ip)
 
 
 class _State:

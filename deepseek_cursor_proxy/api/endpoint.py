@@ -79,8 +79,11 @@ class GenerationEndpoint(Endpoint):
         self._report.add_body(body, len(raw))
         self._report.client = client_name(request, body)
         client = client._replace(body=body, memory=memory)
-        relayed = self._services.relay(self._services, client, api, raw) if api is not None else None
-        return create(client) if relayed is None else relayed
+        if api is not None and self._services.config.passthrough:
+            relayed = self._services.relay(self._services, client, api, raw)
+            if relayed is not None:
+                return relayed
+        return create(client)
 
     def open(self, client: ClientRequest) -> "OpenExchange":
         """Open the exchange of a parsed request; `access` records whether DeepSeek accepts the caller's key."""
@@ -114,7 +117,8 @@ class GenerationEndpoint(Endpoint):
         if exchange.is_sent:
             # A cached answer says nothing about the caller's key. One of the owner is spent for known callers only.
             access.record_accepted(client.caller)
-            services.accept(client.namespace)
+            for write_held in services.on_accepted:
+                write_held(client.namespace)
         return exchange
 
     def reserve(self, client: ClientRequest) -> None:

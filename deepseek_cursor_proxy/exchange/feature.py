@@ -76,9 +76,6 @@ class Feature:
     def reconfigure(self, services: "Services") -> None:
         """Called when the settings have changed."""
 
-    def accept(self, caller: bytes) -> None:
-        """Write what was held for a caller until an upstream accepted its key (see `access`)."""
-
     def drain(self, seconds: float) -> None:
         """Give work that no client waits for `seconds` to finish, then end it."""
 

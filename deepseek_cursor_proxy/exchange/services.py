@@ -80,6 +80,8 @@ class Services:
 
     # The request of an admitted caller, before its body is read, with what a feature knows of it. Raises a ProxyError.
     extend: Callable[[ClientRequest], ClientRequest] = lambda client: client
+    # Called when an upstream has accepted a caller's key: write what was held for it until then (see `access`).
+    on_accepted: tuple[Callable[[bytes], None], ...] = ()
     # The request, with the response cache if it is to use it.
     use_cache: Callable[[ClientRequest], ClientRequest] = lambda client: client
     # Reserve what a named key may use for a generation, or for a body that another upstream gets as it came, of so many
@@ -88,7 +90,7 @@ class Services:
     admit_passthrough: "Callable[[Services, NamedKey, Mapping[str, Any], int], Admission | None]" = (
         lambda services, named, body, size: None
     )
-    # The reply of another upstream, if the model of the body is its.
+    # The reply of another upstream, if a table [passthrough] has the model of the body.
     relay: "Callable[[Services, ClientRequest, RelayedApi, bytes], HttpReply | None]" = (
         lambda services, client, api, raw: None
     )
@@ -169,11 +171,6 @@ class Services:
         if group is not None and group.share_reasoning:
             namespace = self.key_namespaces.get(group.holder, base_url, namespace)
         return namespace
-
-    def accept(self, caller: bytes) -> None:
-        """Called when an upstream has accepted the caller's key."""
-        for feature in self.features:
-            feature.accept(caller)
 
     def flush(self) -> None:
         for feature in self.features:

@@ -40,7 +40,20 @@ class ResponseCache(Feature):
         self._setting = setting
 
     def use(self, client: ClientRequest) -> ClientRequest:
-        return client if self._setting == "off" else use_cache(self.answers, self._setting, client)
+        """The request with the cache, if it is to use it: as the body says, else as the header does, else the setting.
+
+        It is then streamed: a plain and a streamed request are the same question to the upstream.
+        """
+        if self._setting == "off":
+            return client
+        wanted = client.chat.cache
+        if wanted is None:
+            wanted = _CACHE_WORDS.get((client.http.header("x-cache") or "").strip().lower())
+        if wanted is False or (wanted is None and self._setting != "on"):
+            return client
+        wants_completion = not client.chat.stream and client.chat.client_api == CHAT
+        chat = client.chat._replace(stream=True)
+        return client._replace(chat=chat, cache=CacheLookup(self.answers), wants_completion=wants_completion)
 
     def reconfigure(self, services: Services) -> None:
         self._setting = services.config.response_cache
@@ -83,21 +96,6 @@ _MOST_BYTES = 32 * 1024 * 1024
 
 # The values of a request's header `x-cache`.
 _CACHE_WORDS = {"use": True, "skip": False}
-
-
-def use_cache(answers: CachedAnswers, setting: str, client: ClientRequest) -> ClientRequest:
-    """The request with the cache, if it is to use it: as the body says, else as the header does, else the setting.
-
-    It is then streamed: a plain and a streamed request are the same question to the upstream.
-    """
-    wanted = client.chat.cache
-    if wanted is None:
-        wanted = _CACHE_WORDS.get((client.http.header("x-cache") or "").strip().lower())
-    if wanted is False or (wanted is None and setting != "on"):
-        return client
-    wants_completion = not client.chat.stream and client.chat.client_api == CHAT
-    chat = client.chat._replace(stream=True)
-    return client._replace(chat=chat, cache=CacheLookup(answers), wants_completion=wants_completion)
 
 
 def cache_key(caller: bytes, url: str, body: bytes) -> bytes:

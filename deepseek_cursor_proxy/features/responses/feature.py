@@ -255,9 +255,6 @@ class Responses(Feature):
         if count := self.store.fail_orphans():
             _log.warning("%d stored responses were not finished when the proxy last stopped and are failed now", count)
 
-    def accept(self, caller: bytes) -> None:
-        self.store.accept(caller)
-
     def drain(self, seconds: float) -> None:
         self.jobs.stop(seconds)
 
@@ -268,4 +265,5 @@ class Responses(Feature):
 def open(services: Services) -> Services:
     config = services.config
     store = ResponseStore(services.reasoning_store.database)
-    return services.add(Responses(store, Jobs(config.background_workers, config.background_queue)))
+    responses = Responses(store, Jobs(config.background_workers, config.background_queue))
+    return services.add(responses, on_accepted=(*services.on_accepted, store.accept))

@@ -213,4 +213,4 @@ def unknown_session() -> NotFound:
 
 def open(services: Services) -> Services:
     sessions = Sessions(services.config, Path(services.reasoning_store.database.path))
-    return services.add(sessions, extend=sessions.extend)
+    return services.add(sessions, extend=sessions.extend, on_accepted=(*services.on_accepted, sessions.accept))
