@@ -59,6 +59,9 @@ class Attempt:
         self._services = services
         self.target = target
         self.upstream = target.upstream
+        self.credential = client.credential if target.lease is None else target.lease.key.credential
+        # Whether that is a key of the owner, held or leased (see ClientRequest).
+        self.has_owner_key = client.is_held or target.lease is not None
         request = found.request
         if target.model != request.model:
             request = request._replace(model=target.model)
@@ -95,21 +98,6 @@ class Attempt:
         """Take over the times of the request."""
         self.queue_seconds, self._started = failed.queue_seconds, failed._started
 
-    @property
-    def credential(self) -> str:
-        return self._client.credential if self.target.lease is None else self.target.lease.key.credential
-
-    @property
-    def has_owner_key(self) -> bool:
-        """Whether it is called with a key of the owner, held or leased (see ClientRequest)."""
-        return self._client.is_held or self.target.lease is not None
-
-    @property
-    def silence_means_no_thinking(self) -> bool:
-        """Whether an answer without reasoning means that the model thought nothing."""
-        host = self.api.host
-        return host.silence_means_no_thinking or (host.requires_reasoning and not self.request.thinking)
-
     # The form of the request …
 
     def use_transcript(self) -> None:
@@ -143,13 +131,13 @@ class Attempt:
     def _prepare(self, restored: PreparedRequest) -> None:
         """Bring the request into the form of the upstream's API, and its tools in order."""
         self._restored = prepared = restored
-        client, services = self._client, self._services
-        find = services.reasoning_store.finder(client.namespace)
+        client = self._client
+        find = self._services.reasoning_store.finder(client.namespace)
         if self.api.host.form is ReasoningForm.DETAILS:
             prepared = server_turns.add_details(prepared, client.namespace, find, client.memory)
         if self.api.runs_server_tools:
             prepared = server_turns.complete(prepared, client.namespace, find, client.memory)
-        prepared.check_size(max(rules.MAX_BODY_BYTES, services.config.max_request_body_bytes))
+        prepared.check_size(max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes))
         request = use_template_roles(sort_tools(prepared.request), self.api.host, client.memory)
         self.prepared = prepared = prepared._replace(request=request)
         number, tracker, refused = client.report.number, self._tracker, self._refused_tools
@@ -197,25 +185,19 @@ class Attempt:
         is_beta = rules.needs_beta(self.request)
         destination = self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned, is_beta=is_beta)
         if client.cache is not None:
-            answer = client.cache.find(client.namespace, destination.url, body)
-            self.response, self.is_cached = answer, answer is not None
-            if self.is_cached:
-                # The tracker records a hit like any other request of its chat; `Sent` is not emitted.
-                self._note_sent(0)
-                return
-        slot = self._acquire_slot()
-        self.response = response = services.upstream_client.send(destination, body, self.credential, client.peer, slot)
-        if self.has_owner_key:
-            response.hide(self.credential)
-        if self.request.stream:
-            response.raise_unless_stream()
-        self._note_sent(len(body))
-
-    def _note_sent(self, size: int) -> None:
-        assert self.prepared is not None
-        payload = partial(self.api.payload, self.prepared.request)
-        report, name = self._client.report, "" if self.upstream.table is None else self.upstream.name
-        self._sent = Sent(report.number, payload, size, time.monotonic() - self._started, self.retries, name)
+            self.response = client.cache.find(client.namespace, destination.url, body)
+            self.is_cached = self.response is not None
+        if not self.is_cached:
+            slot = self._acquire_slot()
+            response = services.upstream_client.send(destination, body, self.credential, client.peer, slot)
+            self.response = response
+            if self.has_owner_key:
+                response.hide(self.credential)
+            if self.request.stream:
+                response.raise_unless_stream()
+        payload, seconds = partial(self.api.payload, self.prepared.request), time.monotonic() - self._started
+        name = self.upstream.name if self.upstream.table is not None else ""
+        self._sent = Sent(client.report.number, payload, len(body), seconds, self.retries, name)
 
     def _acquire_slot(self) -> Slot:
         limit = self._services.upstream_client.call_limits.of(self.upstream.limit_name(self.request.model))
@@ -226,7 +208,10 @@ class Attempt:
             self.queue_seconds = (self.queue_seconds or 0.0) + time.monotonic() - started
 
     def record_sent(self) -> None:
-        """Record the request and emit `Sent`, before the answer ends and the client can send the next. Idempotent."""
+        """Record the request and emit `Sent`, before the answer ends and the client can send the next. Idempotent.
+
+        The tracker records a hit of the response cache like any other request of its chat; `Sent` is not emitted.
+        """
         if self._sent is not None:
             sent, self._sent = self._sent, None
             self._tracker.record()

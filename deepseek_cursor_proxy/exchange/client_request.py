@@ -17,7 +17,6 @@ from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, TooManyAttempts
 from deepseek_cursor_proxy.http1.messages import HttpRequest, Peer
 from deepseek_cursor_proxy.observers.events import (
-    DIGEST_LENGTH,
     End,
     Event,
     Observers,
@@ -72,7 +71,7 @@ class RequestReport:
         self._is_known: Callable[[], bool] = lambda: False
         self._key = ""
         self.prefix = prefix
-        # What a feature calls the chat, if it has a name for it.
+        # What names the chat: the beginning of its digest, or what a feature calls it.
         self.conversation = ""
         self.requested_model = ""
         # The name of the program that sent it.
@@ -99,13 +98,8 @@ class RequestReport:
         """The name of the caller, or a digest that names it; "" as long as it is not known (see `access`)."""
         if not self._key and self.caller and self._is_known():
             # A key that was accepted stays so for the rest of the request.
-            self._key = self.caller_name
+            self._key = self.name or caller_digest(self.caller)
         return self._key
-
-    @property
-    def caller_name(self) -> str:
-        """The same, known or not."""
-        return self.name or caller_digest(self.caller)
 
     def add_caller(self, namespace: bytes, is_known: Callable[[], bool] = lambda: True, name: str = "") -> None:
         """`is_known` is asked again with every event: an upstream may have accepted the key by then."""
@@ -119,8 +113,8 @@ class RequestReport:
         self.stream = body.get("stream") is True
         self.body_bytes = size
 
-    def facts(self, request: ChatRequest | None = None, conversation: bytes = b"") -> RequestFacts:
-        """All that is known by now; `conversation` is the digest of the chat, which names it."""
+    def facts(self, request: ChatRequest | None = None) -> RequestFacts:
+        """All that is known by now."""
         return RequestFacts(
             number=self.number,
             started_at=self.started_at,
@@ -132,7 +126,7 @@ class RequestReport:
             messages=0 if request is None else len(request.messages),
             tools=0 if request is None else len(request.tools),
             body_bytes=self.body_bytes,
-            conversation=self.conversation or conversation.hex()[:DIGEST_LENGTH],
+            conversation=self.conversation,
             client=self.client,
             chat="" if request is None else request.chat_name.id[:_LONGEST_CHAT_ID],
         )

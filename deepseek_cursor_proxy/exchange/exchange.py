@@ -29,12 +29,12 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.observers.events import (
     CLIENT_LEFT,
     COMPLETED,
+    DIGEST_LENGTH,
     End,
     Finished,
     Progress,
     Received,
     Repair,
-    RequestFacts,
     Timing,
 )
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker, PromptTokens, sort_tools
@@ -75,6 +75,7 @@ class Exchange:
             client = client._replace(chat=tools.restore(client.chat), upstream_api=api)
             found, self._tracker = self._find(client)
             self._tracker.has_old_tools = True
+        report.conversation = report.conversation or found.history.conversation.hex()[:DIGEST_LENGTH]
         self._client = client
         self._failover = Failover(client, found, self._tracker, services)
         self._started = time.monotonic()
@@ -157,7 +158,9 @@ class Exchange:
                     # Only the usage can follow.
                     continue
                 if events.is_durable:
-                    self._store(events.batch)
+                    self._recorder.record_complete(events.batch, self._attempt)
+                    if self._reply.is_finished and self._attempt.response is not None:
+                        self._attempt.response.end_soon()
                 if events.batch:
                     self._has_output = True
                 if self._is_held:
@@ -179,12 +182,8 @@ class Exchange:
     def progress(self) -> Progress:
         """The progress of the request. Called by any thread."""
         age = time.monotonic() - self._started
-        return Progress(self._facts(), age, self.is_sent, self._reply.size, self._first_delta)
-
-    def _facts(self) -> RequestFacts:
-        prepared = self._attempt.prepared
-        conversation = prepared.history.conversation if prepared is not None else b""
-        return self._report.facts(self._attempt.request, conversation)
+        facts = self._report.facts(self._attempt.request)
+        return Progress(facts, age, self.is_sent, self._reply.size, self._first_delta)
 
     @property
     def cache_state(self) -> str:
@@ -235,14 +234,6 @@ class Exchange:
             raise UpstreamFailed(
                 f"DeepSeek's answer is longer than {Reply.MAX_CHARACTERS} characters. Start a new chat."
             )
-
-    def _store(self, batch: Batch) -> None:
-        """Store what a batch completes."""
-        attempt = self._attempt
-        assert attempt.response is not None
-        self._recorder.record_complete(batch, attempt)
-        if self._reply.is_finished:
-            attempt.response.end_soon()
 
     @property
     def _is_held(self) -> bool:
@@ -310,8 +301,12 @@ class Exchange:
             )
 
     def _finished_event(self) -> Finished:
-        attempt, reply, facts = self._attempt, self._reply, self._facts()
+        attempt, reply, facts = self._attempt, self._reply, self._report.facts(self._attempt.request)
         seconds, reasons = time.monotonic() - self._started, self._failover.retries.reasons
+        written, repair = attempt.written_calls, None
+        if self._discarded is not None or (written is not None and written.calls):
+            calls, markup = (written.calls, written.markup) if written is not None else ((), ())
+            repair = Repair(tuple(calls), tuple(markup), self._discarded is not None)
         usage = reply.usage
         if self._discarded:
             usage = add_usage(usage or {}, self._discarded)
@@ -337,14 +332,8 @@ class Exchange:
             mixed_names=reply.other_reasoning_names if reply.has_mixed_names else (),
             retry_reasons=tuple(reasons),
             rerouted=tuple(self._failover.rerouted),
-            repair=self._repair(),
+            repair=repair,
         )
-
-    def _repair(self) -> Repair | None:
-        written, is_repeated = self._attempt.written_calls, self._discarded is not None
-        if written is not None and written.calls:
-            return Repair(tuple(written.calls), tuple(written.markup), is_repeated)
-        return Repair(is_repeated=True) if is_repeated else None
 
     def _cost(self, tokens: Tokens | None, at: float) -> Cost | None:
         """The cost of an answer that ended at this Unix time; None if no usage or no price is known."""

@@ -63,11 +63,12 @@ class TurnRecorder:
 
     def _record(self, turns: Sequence[Message], attempt: Attempt) -> None:
         """Store the reasoning of turns, under the keys of every form in which the client may echo them."""
-        is_known = attempt.silence_means_no_thinking or turns[0].reasoning or self._reply.has_empty_reasoning()
-        if not is_known:
-            return
-        prepared = attempt.prepared
+        prepared, host = attempt.prepared, attempt.api.host
         assert prepared is not None
+        # Whether an answer without reasoning means that the model thought nothing.
+        is_sure = host.silence_means_no_thinking or (host.requires_reasoning and not attempt.request.thinking)
+        if not (is_sure or turns[0].reasoning or self._reply.has_empty_reasoning()):
+            return
         extras: list[_Entry] = []
         for turn in turns:
             if turn.details is not None and turn.reasoning:

@@ -6,6 +6,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Reply
+from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning.identity import identify
@@ -16,7 +17,7 @@ PREPARED = prepare(REQUEST, FoundTurns(REQUEST, identify(b"m" * 32, REQUEST.mess
 
 
 def attempt() -> Any:
-    return mock.Mock(prepared=PREPARED, silence_means_no_thinking=True)
+    return mock.Mock(prepared=PREPARED, api=CHAT, request=REQUEST)
 
 
 def call(arguments: str, index: int = 0) -> Delta:
