@@ -275,7 +275,8 @@ class Chats:
         replaced = found if found is not None and now.replaces(found.outline) else None
         with self._lock:
             known = self._chats.pop(chat, ())
-            kept = (new, *(each for each in known if each is not replaced))[:_AGENTS_PER_CHAT]
+            # Equal ones come from clients that ask the same at the same time: each found the one before.
+            kept = (new, *(each for each in known if each is not replaced and each.outline != now))[:_AGENTS_PER_CHAT]
             self._chats[chat] = kept
             self._size += sum([each.size for each in kept]) - sum([each.size for each in known])
             while self._size > _MESSAGES_IN_MEMORY and len(self._chats) > 1:

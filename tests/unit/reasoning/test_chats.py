@@ -232,6 +232,12 @@ class TestChats(unittest.TestCase):
         self.assertIsNone(self.accept(title, "xy"))
         self.assertEqual(seen(CHAT[:2]), self.found(CHAT))
 
+    def test_equal_requests_at_the_same_time_are_kept_once(self) -> None:
+        now = seen(CHAT)
+        for found in [self.chats.find(b"chat", now) for _ in range(3)]:
+            self.chats.record(b"chat", found, now)
+        self.assertEqual(1, len(self.chats._chats[b"chat"]))
+
     def test_memory_is_bounded_by_messages_tools_and_agents(self) -> None:
         self.enterContext(mock.patch.object(chats, "_MESSAGES_IN_MEMORY", 80))
         for number in range(100):
