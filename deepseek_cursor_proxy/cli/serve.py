@@ -45,10 +45,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A supervisor asks for /healthz at once, and importing the rest would delay that answer. An earlier chat imports what
-# it needs itself.
-_SECONDS_BEFORE_WARM_UP = 0.1
-
 # As many as `features/dashboard/service` has, which is not imported where there is no admin listener.
 _ADMIN_CONNECTIONS = 64
 
@@ -239,14 +235,9 @@ def _open_admin(
 def _run_server(server: DeepSeekProxyServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, name="accept")
     thread.start()
-    # Imports what a chat needs, so that the first one does not wait for it.
-    warm_up = threading.Timer(_SECONDS_BEFORE_WARM_UP, server.warm_up)
-    warm_up.daemon = True
-    warm_up.start()
     try:
         yield
     finally:
-        warm_up.cancel()
         server.shutdown()
         thread.join()
         server.drain(server.config.shutdown_grace)

@@ -6,7 +6,6 @@ number of connections. Ambiguous bytes get one error, and the connection ends. T
 from the two attributes that outside code assigns, `config` and `reasoning_store`.
 """
 
-import contextlib
 import logging
 import os
 import socket
@@ -89,17 +88,12 @@ class DeepSeekProxyServer(socketserver.ThreadingTCPServer):
         return App(config, self.services, proxy.ROUTES, self.dashboard_url)
 
     def services(self) -> "Services":
-        """The services, built once, for the first request that needs them: they are most of the program."""
+        """The services, built once, for the first request that needs them: two thirds of the program, and 10 MB."""
         if self._services is None:
             with self._build_lock:
                 if self._services is None:
                     self._services = self._build_services(self.config)
         return self._services
-
-    def warm_up(self) -> None:
-        """Build the services before a request needs them; a failure is met again, and reported, by that request."""
-        with contextlib.suppress(Exception):
-            self.services()
 
     def _build_services(self, config: ProxyConfig) -> "Services":
         try:

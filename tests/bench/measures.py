@@ -23,7 +23,6 @@ from tests.bench.rounds import Contest, Rounds, Target, added_times, intervals, 
 from tests.bench.table import DIRECT, OURS, Figure, Row, exponent, quantile
 from tests.support.processes import BenchmarkFailed
 
-# This proxy loads what a chat needs a tenth of a second after its start.
 _IDLE_SECONDS = 0.5
 _RATE = 200
 # What a model usually writes per second, in one of many streams.

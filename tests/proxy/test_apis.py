@@ -391,6 +391,6 @@ class TestStreams(ApiTestCase):
             call = Call(f"{number}", "read_file", "{}")
             return Answer(words(number), words(number), (call,), piece=7)
 
-        self.running.server.warm_up()
+        self.running.server.services()
         with mock.patch.object(self.fake, "_responder", respond), ThreadPoolExecutor(streams) as pool:
             list(pool.map(talk, range(streams)))

@@ -57,7 +57,7 @@ with DeepSeekProxyServer((config.host, config.port)) as server:
         client.sendall(b"GET /v1/models HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
         assert client.recv(65536).startswith(b"HTTP/1.1 200")
     first = set(sys.modules)
-    server.warm_up()
+    server.services()
     server.shutdown()
     serving.join()
 server.reasoning_store.close()

@@ -303,7 +303,6 @@ class TestLazyImports(HttpTestCase):
             return really_import(name, *rest)
 
         with mock.patch.object(builtins, "__import__", without_descriptors):
-            proxy.server.warm_up()
             self.assertEqual(200, self.round_trip(proxy, HEALTH)[0])
             status, headers, _ = self.round_trip(proxy, request_bytes(BODY))
         self.assertEqual((503, "1"), (status, headers["retry-after"]))
