@@ -5,6 +5,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.json_codec import repair_object
 from tests.fake_deepseek import Answer, Call
+from tests.support.features import needs
 from tests.support.harness import RunningProxy, read_until
 from tests.support.messages_client import TOOLS, Json, MessagesTestCase, assistant, kinds, result, user
 from tests.support.raw_streams import streamed
@@ -288,6 +289,7 @@ class TestTools(HistoryTestCase):
             self.assertEqual("enabled", self.fake.accepted[-1]["thinking"]["type"])
             self.assert_upstream_saw(THOUGHT, " ", "Now I know.")
 
+    @needs("written_calls")
     def test_thinking_is_on_again_after_a_forced_call_or_one_written_as_text(self) -> None:
         for answer in (Answer(calls=(OTHER_CALL,)), Answer(content='{"name": "read_file", "input": {"path": "b.py"}}')):
             for stream in (True, False):

@@ -11,6 +11,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.features.messages.writer import MessageWriter
 from tests.fake_deepseek import Answer, Call, Failure
+from tests.support.features import needs
 from tests.support.harness import PATIENCE, read_to_the_end, read_until, request_bytes
 from tests.support.messages_client import (
     PATH,
@@ -208,6 +209,7 @@ class TestModels(MessagesTestCase):
             self.assertRegex(reply.headers["request-id"], r"\Areq_[0-9a-f]{24}\Z")
 
 
+@needs("passthrough")
 class TestPassthrough(MessagesTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -420,6 +422,7 @@ class TestPings(MessagesTestCase):
             seen += read_until(sock, b"event: message_stop")
         self.assertLess(seen.count(b"event: ping"), 4)
 
+    @needs("written_calls")
     def test_a_forced_answer_that_is_held_back_gets_pings(self) -> None:
         proxy = self.proxy(heartbeat_interval=0.02)
         self.fake.answer(Answer(content="Some words.", piece=4, stall_after=3))

@@ -6,6 +6,7 @@ from typing import Any
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules
 from tests.fake_deepseek.native import MISSING_REASONING_TEXT
+from tests.support.features import needs
 from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.raw_streams import EVENT_STREAM
 from tests.support.responses_client import ResponsesTestCase
@@ -24,6 +25,7 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
+@needs("web_search")
 class NativeCase(ResponsesTestCase):
     def ask(self, proxy: RunningProxy, asked: Any, **fields: Any) -> dict[str, Any]:
         """The response object to an input, whichever way it comes."""

@@ -13,6 +13,7 @@ from deepseek_cursor_proxy.features.responses.feature import Responses
 from deepseek_cursor_proxy.protocols import input_items
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek
 from tests.proxy.features.responses.test_background import BackgroundTestCase, dechunked
+from tests.support.features import needs
 from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.histories import tool_calls
 from tests.support.polling import eventually
@@ -297,6 +298,7 @@ class TestParts(ResponsesTestCase):
                 self.assert_upstream_saw("A thought.")
 
 
+@needs("passthrough")
 class TestPassthrough(ResponsesTestCase):
     def test_a_routed_model_gets_the_responses_request(self) -> None:
         other, route = self.route()

@@ -66,6 +66,7 @@ class TestSessions(RolloutTestCase):
 
 
 class TestToolCalls(RolloutTestCase):
+    @needs("written_calls")
     def test_a_call_that_the_model_writes_is_a_call_and_one_node(self) -> None:
         for options in ({}, {"tool_parser": "hermes"}):
             with self.subTest(options):

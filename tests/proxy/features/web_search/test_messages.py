@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.fake_deepseek import Answer, BlockAnswer, Call, Citation, Failure, Search
 from tests.fake_deepseek.messages_contract import MISSING_THINKING
+from tests.support.features import needs
 from tests.support.harness import RunningProxy
 from tests.support.messages_client import (
     TOOLS,
@@ -44,6 +45,7 @@ def without_thinking(message: Json) -> Json:
     return {"role": "assistant", "content": [block for block in message["content"] if block["type"] != "thinking"]}
 
 
+@needs("messages")
 class SearchTestCase(MessagesTestCase):
     def bodies(self) -> list[Json]:
         """What DeepSeek got, in its own fields."""
