@@ -31,19 +31,21 @@ DIRECTIONS = {
     "exchange": "access deepseek http1 net observers protocols reasoning storage upstream",
     "api": "access deepseek exchange http1 net observers protocols reasoning storage upstream",
     # A feature imports the core, and other features only as FEATURES says; its command and its check the tools.
-    "features": "access api cli.doctor cli.parser cli.questions cli.running deepseek exchange http1 net observers "
-    "protocols reasoning server storage upstream",
+    "features": "access api cli.doctor cli.parser cli.questions cli.running_proxy deepseek exchange http1 net "
+    "observers protocols reasoning server storage upstream",
     # The only file that imports core and features and puts them together.
     "proxy": "api exchange storage",
     "server": "api exchange http1 net proxy storage",
     "cli.tunnel": "",
-    "cli.setup": "deepseek storage",
-    "cli.doctor": "access cli.running cli.setup deepseek net storage upstream",
+    "cli.setup": "cli.access_key cli.parser cli.questions cli.running_proxy deepseek features proxy storage",
+    "cli.doctor": "access cli.parser cli.questions cli.running_proxy cli.setup deepseek features net observers proxy "
+    "storage upstream",
+    "cli.access_key": "cli.parser cli.questions storage",
     "cli.parser": "deepseek",
     "cli.questions": "",
-    "cli.running": "storage",
-    "cli": "access cli.doctor cli.parser cli.questions cli.running cli.setup cli.tunnel deepseek exchange features net "
-    "observers proxy reasoning server storage upstream",
+    "cli.running_proxy": "storage",
+    "cli": "access cli.access_key cli.doctor cli.parser cli.questions cli.running_proxy cli.setup cli.tunnel deepseek "
+    "exchange features net observers proxy reasoning server storage upstream",
     # Files of the top level that are not open to all.
     "access": "http1",
     "reasoning_store": "storage",
@@ -152,7 +154,7 @@ class TestArchitecture(unittest.TestCase):
                 for other in own_imports(path):
                     if other.startswith("features."):
                         with self.subTest(f"{module} imports {other}"):
-                            self.assertIn(other.split(".")[1], [here, "sealed", *FEATURES[here].split()])
+                            self.assertIn(other.split(".")[1], [here, "encryption", *FEATURES[here].split()])
 
     def test_no_two_folders_import_each_other(self) -> None:
         """Features are put together by `proxy`, and their modules are looked at one by one below."""

@@ -7,14 +7,14 @@ command that looks at something creates no file.
     commands          the table of commands: flags, and what they run
     parser            the parser of that table; the settings as flags, and the configuration that follows
     serve, signals    the running proxy, the text at its start, its signals
-    running           finds the proxies that run, and asks them
-    store             counts or deletes stored reasoning and responses
+    running_proxy     finds the proxies that run, and asks them
+    store             opens the store; counts or deletes stored reasoning and responses
     access_key        creates a key for a client, or prints the digest of one
     questions         asks the user at the terminal
-    run_command       runs a client that uses the proxy, with what each client gets
-    setup_command     configures clients, or undoes that; setup has the clients
+    run_client        the command `run`: runs a client that uses the proxy, with what each client gets
+    setup             configures clients, or undoes that
     service           runs the proxy as a service of systemd or launchd
-    doctor_command    finds problems and names the remedy; doctor has the checks
+    doctor            finds problems and names the remedy
     tunnel            a public address, for serve
     demo              plays a chat that needs no key
 

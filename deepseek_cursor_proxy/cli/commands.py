@@ -63,8 +63,8 @@ def _add_clear(parser: argparse.ArgumentParser) -> None:
     )
 
 
-_RUN, _SETUP = "cli.run_command:", "cli.setup_command:"
-_DOCTOR, _STORE = "cli.doctor_command:", "cli.store:"
+_RUN, _SETUP = "cli.run_client:", "cli.setup.command:"
+_DOCTOR, _STORE = "cli.doctor.command:", "cli.store:"
 _CONFIG_COMMANDS = (
     Command("show", "the value of every setting, and where it comes from", _config_show, settings=add_settings),
     Command("path", "where the configuration file is", _config_show_path, settings=add_config),

@@ -19,10 +19,11 @@ table in `tests/test_architecture.py` says so.
     dashboard       a second listener for the owner: the page, metrics, health
     traces          a file per request, and what explains it
 
-`sealed` is a file for several of them: reasoning that clients and engines store for us, encrypted.
+`encryption` is a file for several of them: reasoning that clients and Redis keep for us, sealed.
 
-In a folder, `feature` has the Feature that `proxy.py` opens, `shared` what several proxies have in common, `command` a
-command and `admin` the JSON for the dashboard. `__init__` has what `proxy.py` collects, by name:
+In a folder, `feature` has the Feature that `proxy.py` opens (messages and dashboard need none), `store` a table of the
+store's file, `redis_store` the same on Redis, `command` a command and `dashboard` the JSON for the dashboard.
+`__init__` has what `proxy.py` collects, by name:
 
     ROUTES, PREFIXES, REFUSALS    paths of the API, what may stand before any of them, errors in another shape
     ADMIN_ROUTES                  paths of the admin listener

@@ -16,7 +16,7 @@ Items of tools that DeepSeek runs itself (`web_search_call`) are part of their t
 them with reasoning and text. Where DeepSeek does not get them they are left out, in `dropped`, like items of other
 servers (`mcp_call`, `image_generation_call`, …) and of unknown kinds: their JSON, with images in base64, is no message.
 So is a `compaction` item of another server; one of ours is a system message by now (see
-features/responses/envelope.py).
+features/responses/fields.py).
 
 Tools may be declared in the list as well. `declared_tools` finds them first, because the upstream name of a call into a
 namespace depends on the other tools.

@@ -8,7 +8,7 @@ To add a request field that DeepSeek takes as it is: add it to _FORWARDED_FIELDS
 features/web_search/responses_api.py if its Responses API has it. One that needs translation: add it to
 _TRANSLATED_FIELDS and to conversation.ChatRequest, read it in `parse`, send it in `payload` of
 deepseek/chat_api.py and of features/web_search/responses_api.py. A field in _RESPONSE_FIELDS of
-features/responses/envelope.py or in _IGNORED_FIELDS of features/messages/request.py never gets here: take it out of
+features/responses/fields.py or in _IGNORED_FIELDS of features/messages/request.py never gets here: take it out of
 that list.
 """
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.features.responses import envelope
-from deepseek_cursor_proxy.features.sealed import Opener, Sealer
+from deepseek_cursor_proxy.features.encryption import Opener, Sealer
+from deepseek_cursor_proxy.features.responses import fields
 from deepseek_cursor_proxy.features.web_search.responses_api import ResponseReader, payload
 from deepseek_cursor_proxy.protocols import input_items
 from deepseek_cursor_proxy.reasoning import server_turns
@@ -144,7 +144,7 @@ class TestSearches(unittest.TestCase):
 
     def check(self, answer: Message, echo: list[Json], original: list[Json]) -> None:
         opener = Opener(Sealer(b"secret", b"caller"), 1_000_000)
-        items = envelope.unseal([question("q"), *echo, question("n")], opener)
+        items = fields.unseal([question("q"), *echo, question("n")], opener)
         history = input_items.read(items, keep_server_items=True).messages
         self.assertEqual(["user", "assistant", "user"], [message.role for message in history])
         self.assertEqual(digest_message(answer).digest, digest_message(history[1]).digest)

@@ -8,10 +8,9 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, ChatRequest, Delta, Message, Reply
 from deepseek_cursor_proxy.deepseek.chat_stream import StreamReader
-from deepseek_cursor_proxy.features.responses import envelope
-from deepseek_cursor_proxy.features.responses.envelope import Frame
+from deepseek_cursor_proxy.features.encryption import Sealer
+from deepseek_cursor_proxy.features.responses.fields import Frame, echoed_fields, parse_options
 from deepseek_cursor_proxy.features.responses.writer import ResponseWriter
-from deepseek_cursor_proxy.features.sealed import Sealer
 
 MARK = "0123456789abcdef" * 2
 WORDS = (
@@ -118,6 +117,6 @@ def message(found: Sequence[Batch]) -> Message:
 
 def writer(now: float = 0.0, **fields: Any) -> ResponseWriter:
     body = {"input": "q", **fields}
-    options, sealer = envelope.parse_options(body), Sealer(b"secret", b"caller")
-    frame = Frame(MARK, 1, "my-model", options, envelope.echoed_fields(body), sealer)
+    options, sealer = parse_options(body), Sealer(b"secret", b"caller")
+    frame = Frame(MARK, 1, "my-model", options, echoed_fields(body), sealer)
     return ResponseWriter(frame, REQUEST, lambda: now, lambda response: None)

@@ -2,7 +2,7 @@
 
 The Subject has the settings, also damaged ones, the user's key, and the running proxy, whose upstream is checked. It is
 built once, of values only, so that a test can describe any machine. A running proxy is found by the files that it keeps
-beside its store. Its admin listener first proves itself (`cli/running`), then gets the key in admin.key
+beside its store. Its admin listener first proves itself (`cli/running_proxy`), then gets the key in admin.key
 and answers with its state.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.cli import running
+from deepseek_cursor_proxy.cli import running_proxy
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, LoadedConfig, collect
 from deepseek_cursor_proxy.config.values import expand_home, lacks_home
@@ -86,7 +86,7 @@ class AdminFacts(NamedTuple):
     url: str = ""
     is_proven: bool = False
     status: int = 0
-    proxy: running.RunningProxy | None = None
+    proxy: running_proxy.RunningProxy | None = None
     # The settings that the running proxy says it has, in TOML.
     settings: Mapping[str, str] = MappingProxyType({})
 
@@ -139,19 +139,19 @@ def is_open_to(status: os.stat_result, permissions: int) -> bool:
 def find_admin(config: ProxyConfig) -> AdminFacts:
     store = config.reasoning_content_path
     if str(store) == ":memory:" or lacks_home(store):
-        return AdminFacts(Path(running.KEY_FILE), "absent")
-    path = store.expanduser().absolute().with_name(running.KEY_FILE)
-    key = running.read_key(store)
+        return AdminFacts(Path(running_proxy.KEY_FILE), "absent")
+    path = store.expanduser().absolute().with_name(running_proxy.KEY_FILE)
+    key = running_proxy.read_key(store)
     state = "set" if config.admin_key is not None else _key_state(path, key)
-    if (found := running.find(config)) is None:
+    if (found := running_proxy.find(config)) is None:
         return AdminFacts(path, state, key)
-    proxy = running.read_stats(found.body)
+    proxy = running_proxy.read_stats(found.body)
     settings = _ask_settings(store, found.url, key) if proxy is not None else {}
     return AdminFacts(path, state, key, found.url, found.is_proven, found.status, proxy, settings)
 
 
 def _ask_settings(store: Path, url: str, key: str | None) -> Mapping[str, str]:
-    for answer in running.ask_all(store, "/api/config", key):
+    for answer in running_proxy.ask_all(store, "/api/config", key):
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if answer.url == url:
                 return {str(each["name"]): str(each["value"]) for each in json.loads(answer.body)["settings"]}

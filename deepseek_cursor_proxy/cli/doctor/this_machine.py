@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 from deepseek_cursor_proxy import __version__
-from deepseek_cursor_proxy.cli import running
+from deepseek_cursor_proxy.cli import running_proxy
 from deepseek_cursor_proxy.cli.doctor.subject import (
     Finding,
     Subject,
@@ -160,7 +160,7 @@ def check_dashboard(subject: Subject) -> list[Finding]:
         remedy = f"start the proxy, and open it with `{subject.program} dashboard`"
         return [skipped(DASHBOARD, "no proxy runs with this store", remedy)]
     if not facts.is_proven:
-        problem, _, remedy = running.stranger_text(facts.url).partition("; ")
+        problem, _, remedy = running_proxy.stranger_text(facts.url).partition("; ")
         return [failed(DASHBOARD, problem, remedy)]
     if facts.status == 401 and facts.key_state == "set":
         return [good(DASHBOARD, f"{facts.url} answers; its key is that of admin_key")]

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.access import Access
 from deepseek_cursor_proxy.api.routes import load
-from deepseek_cursor_proxy.cli.running import PROOF_PATH, proof
+from deepseek_cursor_proxy.cli.running_proxy import PROOF_PATH, proof
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.features.dashboard import requests, stats
 from deepseek_cursor_proxy.features.dashboard.context import AdminContext

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deepseek_cursor_proxy.cli import running
+from deepseek_cursor_proxy.cli import running_proxy
 from deepseek_cursor_proxy.cli.parser import load, program_name
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage import private_files
@@ -26,9 +26,9 @@ def open_dashboard(options: dict[str, Any]) -> None:
     import webbrowser
 
     config = load(options).config
-    store, found = config.reasoning_content_path, running.find(config, with_runs=True)
+    store, found = config.reasoning_content_path, running_proxy.find(config, with_runs=True)
     if found is not None and not found.is_proven:
-        raise StartupError(running.stranger_text(found.url))
+        raise StartupError(running_proxy.stranger_text(found.url))
     if found is None:
         raise StartupError(
             f"no proxy with a dashboard runs with the store {store}; start it with `{program_name()}`, or give the "
@@ -36,11 +36,11 @@ def open_dashboard(options: dict[str, Any]) -> None:
         )
     # 401: it was started with admin_key, and the page asks for it.
     has_key = found.status != 401
-    link = f"{found.url}/#key={running.read_key(store)}" if has_key else f"{found.url}/"
+    link = f"{found.url}/#key={running_proxy.read_key(store)}" if has_key else f"{found.url}/"
     if sys.stdout.isatty():
         print(f"If no browser opens: {link}")
     else:
-        print(f"If no browser opens: {found.url}/ with the key in {running.KEY_FILE if has_key else 'admin_key'}")
+        print(f"If no browser opens: {found.url}/ with the key in {running_proxy.KEY_FILE if has_key else 'admin_key'}")
     if not webbrowser.open(_redirect_page(store, link) if has_key else link):
         raise StartupError("there is no browser to open; open the link above in one, perhaps through `ssh -L`")
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy.cli import running
+from deepseek_cursor_proxy.cli import running_proxy
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
@@ -53,7 +53,7 @@ class AdminContext:
         self.loaded, config = loaded, loaded.config
         # The key in admin.key; None if the settings have one, of which we know the digest only.
         is_set = config.admin_key is not None
-        self.own_key = None if is_set else running.read_or_create_key(config.reasoning_content_path)
+        self.own_key = None if is_set else running_proxy.read_or_create_key(config.reasoning_content_path)
 
     @property
     def config(self) -> ProxyConfig:

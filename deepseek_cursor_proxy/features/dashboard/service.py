@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepseek_cursor_proxy.cli import running
+from deepseek_cursor_proxy.cli import running_proxy
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.errors import Overloaded, StartupError
@@ -83,7 +83,9 @@ class AdminService:
             raise StartupError("cannot serve the dashboard: the system allows no more threads")
         self._thread = thread
         self._files = contextlib.ExitStack()
-        self._files.enter_context(running.address_file(config.reasoning_content_path, self.url, is_of_run=is_of_run))
+        self._files.enter_context(
+            running_proxy.address_file(config.reasoning_content_path, self.url, is_of_run=is_of_run)
+        )
 
     @property
     def link(self) -> str:

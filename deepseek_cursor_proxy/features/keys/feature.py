@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.features.keys.limits import Admission, Limiter
-    from deepseek_cursor_proxy.features.keys.shared import SharedLimits
+    from deepseek_cursor_proxy.features.keys.redis_store import SharedLimits
 
 # Less than the longest answer of any model of DeepSeek's, and more than most answers.
 _UNKNOWN_ANSWER = 4096
@@ -46,7 +46,7 @@ class Keys(Feature):
         self._shared_store: SharedLimits | None = None
 
     def share(self, shared: Any) -> None:
-        from deepseek_cursor_proxy.features.keys.shared import SharedLimits
+        from deepseek_cursor_proxy.features.keys.redis_store import SharedLimits
 
         self._shared_store = SharedLimits(shared)
 

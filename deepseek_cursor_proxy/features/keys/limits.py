@@ -45,7 +45,7 @@ from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Unusable
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.features.keys.shared import SharedLimits
+    from deepseek_cursor_proxy.features.keys.redis_store import SharedLimits
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,9 @@ requests, tokens, billionths of a dollar. A period is named by the Unix time at 
 A reservation is a lease. It ends with `settle`, or LEASE_SECONDS after the last `reserve` or `renew`: what a killed
 process has reserved is free again.
 
-LimitTables, here, has them in the file; SharedLimits, in `shared`, on the engine, with the same methods. Every call is
-one atomic step, however many processes share the file or the engine, and raises Unusable while that cannot be used.
+LimitTables, here, has them in the file; SharedLimits, in `redis_store`, on the engine, with the same methods. Every
+call is one atomic step, however many processes share the file or the engine, and raises Unusable while that cannot be
+used.
 """
 
 import sqlite3

@@ -10,6 +10,7 @@ from deepseek_cursor_proxy.api.routes import new_request_id
 from deepseek_cursor_proxy.deepseek import server_tools
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
+from deepseek_cursor_proxy.features.encryption import Sealer
 from deepseek_cursor_proxy.features.messages.request import parse
 from deepseek_cursor_proxy.features.messages.writer import (
     MessageHead,
@@ -18,7 +19,6 @@ from deepseek_cursor_proxy.features.messages.writer import (
     PlainMessageWriter,
     failure_event,
 )
-from deepseek_cursor_proxy.features.sealed import Sealer
 from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 

@@ -19,8 +19,8 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.deepseek.server_tools import MESSAGES
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.features.encryption import Opener, Sealer, unseal_each
 from deepseek_cursor_proxy.features.messages.errors import THREADS
-from deepseek_cursor_proxy.features.sealed import Opener, Sealer, unseal_each
 from deepseek_cursor_proxy.json_codec import (
     Json,
     as_list,

@@ -16,9 +16,9 @@ from deepseek_cursor_proxy.conversation import Batch, CallPiece, Delta, Heartbea
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
+from deepseek_cursor_proxy.features.encryption import Sealer
 from deepseek_cursor_proxy.features.messages import errors
 from deepseek_cursor_proxy.features.messages.request import MessageRequest
-from deepseek_cursor_proxy.features.sealed import Sealer
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_object, encode_json, object_in, repair_object
 

@@ -2,7 +2,7 @@
 
 connection, client    a client for Redis and Valkey
 state                 SharedState: the connection, what is sealed, the backlog; SharedReasonings
-                      (other features have a `shared` of their own)
+                      (other features have a `redis_store` of their own)
 scripts               the Lua scripts
 doctor                the check of `doctor`
 """

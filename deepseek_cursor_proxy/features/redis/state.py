@@ -21,10 +21,10 @@ from base64 import urlsafe_b64encode
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.features.encryption import Sealer
 from deepseek_cursor_proxy.features.redis.client import RedisClient, Script, ScriptCall
 from deepseek_cursor_proxy.features.redis.connection import Command, RedisAddress, RedisUnavailable, Reply, ReplyError
 from deepseek_cursor_proxy.features.redis.scripts import FIND_REASONINGS, NAMES, RECORD_REASONINGS, WRITES
-from deepseek_cursor_proxy.features.sealed import Sealer
 from deepseek_cursor_proxy.storage.database import Database, Reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.table import Table

@@ -2,9 +2,9 @@
 
 endpoints           the routes: create, stored responses, input tokens, compaction
 feature             responses that are generated while no client waits
-envelope            the options of a request, and the response object around its answer
+fields              the options of a request, and the response object around its answer
 writer              its output items and its events
-store               stored responses, a table of the store's file
+store, redis_store  stored responses, a table of the store's file; the same on Redis
 """
 
 from typing import TYPE_CHECKING

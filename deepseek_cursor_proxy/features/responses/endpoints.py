@@ -22,9 +22,10 @@ from deepseek_cursor_proxy.deepseek import server_tools
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
-from deepseek_cursor_proxy.features.responses import envelope
-from deepseek_cursor_proxy.features.responses.envelope import Frame, ResponseOptions, error_code
+from deepseek_cursor_proxy.features.encryption import Opener, Sealer
+from deepseek_cursor_proxy.features.responses import fields
 from deepseek_cursor_proxy.features.responses.feature import Job, Responses
+from deepseek_cursor_proxy.features.responses.fields import Frame, ResponseOptions, error_code
 from deepseek_cursor_proxy.features.responses.store import ResponseStore, StoredResponse, unpack_events
 from deepseek_cursor_proxy.features.responses.writer import (
     PlainCompactionWriter,
@@ -33,7 +34,6 @@ from deepseek_cursor_proxy.features.responses.writer import (
     SummaryWriter,
     failure_event,
 )
-from deepseek_cursor_proxy.features.sealed import Opener, Sealer
 from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Pieces
@@ -103,14 +103,14 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
         return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
 
     def _compact(self, client: ClientRequest) -> HttpReply:
-        plan = self._plan(client, envelope.compact_request(client.body))
+        plan = self._plan(client, fields.compact_request(client.body))
         exchange = self.open(plan.client)
         writer = PlainCompactionWriter(self._writer(plan), complete_items(plan.input, plan.frame.id_suffix))
         return self.reply(exchange, plan.client.chat, writer)
 
     def _plan(self, client: ClientRequest, body: Json) -> ResponsePlan:
         config, namespace, memory = self._services.config, client.namespace, client.memory
-        options = envelope.parse_options(body)
+        options = fields.parse_options(body)
         id_suffix = secrets.token_hex(16)
         if options.previous is not None:
             memory = self._services.memory.open_response(options.previous)
@@ -121,13 +121,13 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
             # Completed now as they are stored, so that the next response inherits equal items.
             own = complete_items(own, id_suffix, len(inherited))
         sealer = Sealer(self._services.secret.read(), namespace)
-        items = envelope.unseal([*inherited, *own], Opener(sealer, config.max_request_body_bytes), memory)
-        chat_body = envelope.summary_request if options.compacts else envelope.chat_body
+        items = fields.unseal([*inherited, *own], Opener(sealer, config.max_request_body_bytes), memory)
+        chat_body = fields.summary_request if options.compacts else fields.chat_body
         chat = parse(chat_body(body, items), config, memory, server_tools.RESPONSES)
         if options.background:
             # Streamed, so that its events can be followed while it runs; never answered by the response cache.
             chat = chat._replace(stream=True, cache=False)
-        frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, envelope.echoed_fields(body), sealer)
+        frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, fields.echoed_fields(body), sealer)
         if options.store:
             memory.name(frame.response_id)
         upstream_api = self._services.search_apis.get("responses", CHAT) if server_tools.has_any(chat) else CHAT
@@ -160,7 +160,7 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
         self._feature.jobs.check(unknown_caller_bytes)
         job = Job(plan.frame.response_id, plan.client.namespace, unknown_caller_bytes)
         job.append(writer.begin_queued())
-        queued = plan.frame.response(envelope.state("queued"))
+        queued = plan.frame.response(fields.state("queued"))
         store.put(plan.client.namespace, StoredResponse(queued, plan.input), is_known=is_known)
         try:
             self._feature.jobs.submit(job, lambda job: self._run(plan, writer, job))
@@ -197,7 +197,7 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
             raise errors.ClientGone
         if job.is_stopping:
             raise errors.ProxyStopping
-        started = plan.frame.response(envelope.state("in_progress"))
+        started = plan.frame.response(fields.state("in_progress"))
         self._feature.store.update(plan.client.namespace, StoredResponse(started, plan.input))
         job.append(writer.start())
         with (

@@ -247,7 +247,7 @@ class Responses(Feature):
         self.jobs = jobs
 
     def share(self, shared: Any) -> None:
-        from deepseek_cursor_proxy.features.responses.shared import SharedResponses
+        from deepseek_cursor_proxy.features.responses.redis_store import SharedResponses
 
         self.store.share(SharedResponses(shared, self.store))
 

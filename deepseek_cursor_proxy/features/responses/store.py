@@ -102,7 +102,7 @@ class ResponseChange(NamedTuple):
 
 
 class SharedRows(Protocol):
-    """The same rows on an engine, as `shared.responses` has them: most proxies have none, and are smaller without."""
+    """The same rows on an engine, as `redis_store` has them: most proxies have none, and are smaller without."""
 
     @property
     def has_backlog(self) -> bool: ...

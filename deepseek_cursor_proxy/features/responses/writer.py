@@ -31,7 +31,7 @@ from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.deepseek.rules import is_whole_call
 from deepseek_cursor_proxy.deepseek.usage import read_logprobs
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamFailed
-from deepseek_cursor_proxy.features.responses.envelope import COMPACTION, Frame, error_object, state, usage
+from deepseek_cursor_proxy.features.responses.fields import COMPACTION, Frame, error_object, state, usage
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import Json, as_list, as_object, as_text, encode_json, is_json
 from deepseek_cursor_proxy.protocols.tools import FreeTextReader

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PREFIX = f"/(?:s/(?=[^/])|(?={_UUID}(?:/|\\Z)))([^/]+)"
 _ENDPOINT = "features.sessions.endpoints:SessionsEndpoint."
-_ADMIN = "features.sessions.admin:"
+_ADMIN = "features.sessions.dashboard:"
 # fmt: off
 PREFIXES = (_PREFIX,)
 ROUTES: "tuple[Row, ...]" = (

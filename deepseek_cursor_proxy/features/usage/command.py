@@ -16,7 +16,7 @@ from datetime import date
 from typing import Any
 
 from deepseek_cursor_proxy.access import HELD_KEY
-from deepseek_cursor_proxy.cli import questions, running
+from deepseek_cursor_proxy.cli import questions, running_proxy
 from deepseek_cursor_proxy.cli.doctor.upstreams import BALANCE_PATH, read_account
 from deepseek_cursor_proxy.cli.parser import load
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -81,7 +81,7 @@ def _read(config: ProxyConfig, period: Period, by: str) -> tuple[UsageReport, st
     if str(config.reasoning_content_path) == ":memory:":
         return empty, "The store is in memory (reasoning_content_path), so usage is forgotten when the proxy stops."
     # A proxy that runs with this store writes what it holds when it proves itself.
-    for _ in running.ask_all(path, "/healthz", None, with_runs=True):
+    for _ in running_proxy.ask_all(path, "/healthz", None, with_runs=True):
         pass
     recorded = "The proxy records each request when it ends."
     try:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
-from deepseek_cursor_proxy.cli import doctor_command
+from deepseek_cursor_proxy.cli.doctor import command as doctor_command
 from deepseek_cursor_proxy.cli.doctor import this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import good
 from deepseek_cursor_proxy.cli.parser import program_name

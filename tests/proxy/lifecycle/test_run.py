@@ -11,7 +11,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from deepseek_cursor_proxy.cli import running
+from deepseek_cursor_proxy.cli import running_proxy
 from deepseek_cursor_proxy.config import ProxyConfig
 from tests.proxy.lifecycle.test_missing_functions import WINDOWS as MISSING
 from tests.proxy.lifecycle.test_missing_functions import WITHOUT
@@ -111,8 +111,8 @@ class RunTest(ServeTest):
         process = self.launch("run", "codex", "wait")
         process.read_until("flags")
         config = ProxyConfig(reasoning_content_path=self.store)
-        self.assertIsNone(running.find(config))
-        found = running.find(config, with_runs=True)
+        self.assertIsNone(running_proxy.find(config))
+        found = running_proxy.find(config, with_runs=True)
         assert found is not None
         self.assertEqual((True, 200), (found.is_proven, found.status))
         process.send(signal.SIGTERM)

@@ -3,8 +3,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall, unpack_items
 from deepseek_cursor_proxy.errors import BadRequest
-from deepseek_cursor_proxy.features.responses import envelope
-from deepseek_cursor_proxy.features.sealed import Opener, Sealer
+from deepseek_cursor_proxy.features.encryption import Opener, Sealer
+from deepseek_cursor_proxy.features.responses import fields
 from deepseek_cursor_proxy.protocols import input_items
 from deepseek_cursor_proxy.protocols.tools import ToolNames
 from tests.support.bad_requests import assert_named
@@ -210,7 +210,7 @@ class TestOtherItems(unittest.TestCase):
         sealer = Sealer(b"secret", b"caller")
         item = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealer.seal("They looked at a.py.")}
         foreign = {**item, "encrypted_content": "gAAAAABpM0Yj"}
-        found = input_items.read(envelope.unseal([question("q"), item, foreign], Opener(sealer, 1000)))
+        found = input_items.read(fields.unseal([question("q"), item, foreign], Opener(sealer, 1000)))
         self.assertEqual(["user", "system"], [message.role for message in found.messages])
         self.assertTrue(str(found.messages[1].content).endswith("\n\nThey looked at a.py."))
         self.assertEqual(("input item compaction",), found.dropped)

@@ -12,7 +12,7 @@ from unittest import mock
 from deepseek_cursor_proxy import proxy as composition
 from deepseek_cursor_proxy.features.dashboard.service import AdminService
 from deepseek_cursor_proxy.features.request_log.feature import RequestLog
-from deepseek_cursor_proxy.features.usage import admin as usage
+from deepseek_cursor_proxy.features.usage import dashboard as usage
 from deepseek_cursor_proxy.features.usage import feature
 from deepseek_cursor_proxy.features.usage.feature import Usage
 from deepseek_cursor_proxy.features.usage.report import GROUPS

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy import cli
-from deepseek_cursor_proxy.cli import running
+from deepseek_cursor_proxy.cli import running_proxy
 from tests.support.admin_client import ADMIN_KEY, AdminCase, fetch
 
 EVIL = "http://127.0.0.1:6666/v1"
@@ -105,7 +105,7 @@ class StrangerTest(AdminCase):
         self.assertRegex(out, r"(?m)^✗ dashboard .+\n +→ .*if it is one of an older version, restart it")
         self.assertNotIn("evil.example", out)
         asked = [each.partition("?")[0] for each in stranger.received]
-        self.assertEqual([running.PROOF_PATH] * 3, asked)
+        self.assertEqual([running_proxy.PROOF_PATH] * 3, asked)
         self.assertNotIn(ADMIN_KEY, "".join(stranger.received))
         self.assertNotIn("uthorization", "".join(stranger.received))
 
@@ -121,7 +121,7 @@ class StrangerTest(AdminCase):
         admin = self.admin(self.admin_proxy(reasoning_content_path=self.store, admin_key=None))
         stranger = self.stranger(relay=admin.url)
         (self.directory / f"admin-{admin.url.rpartition(':')[2]}.url").unlink()
-        answers = list(running.ask_all(self.store, "/api/stats", admin.context.own_key))
+        answers = list(running_proxy.ask_all(self.store, "/api/stats", admin.context.own_key))
         self.assertEqual([(stranger.url, False)], [each[:2] for each in answers])
         self.assertEqual(1, len(stranger.received))
         self.assertNotIn(str(admin.context.own_key), "".join(stranger.received))
@@ -140,7 +140,7 @@ class StrangerTest(AdminCase):
 
     def test_a_proxy_with_a_key_of_the_settings_proves_itself_too(self) -> None:
         admin = self.admin(self.admin_proxy(reasoning_content_path=self.store))
-        [answer] = running.ask_all(self.store, "/api/stats", None)
+        [answer] = running_proxy.ask_all(self.store, "/api/stats", None)
         self.assertEqual((admin.url, True, 401), answer[:3])
         self.assertEqual(0, self.run_command("dashboard")[0])
         self.browser.assert_called_once_with(f"{admin.url}/")
@@ -148,11 +148,13 @@ class StrangerTest(AdminCase):
     def test_the_proof_wants_a_nonce_and_no_key(self) -> None:
         admin = self.admin(self.admin_proxy(reasoning_content_path=self.store))
         for query in ("", "?nonce=", "?nonce=xyz", "?nonce=" + "0" * 31, "?nonce=" + "0" * 33):
-            self.assertEqual(400, self.get(admin, running.PROOF_PATH + query, key=None).status)
-        first, again, other = (self.get(admin, f"{running.PROOF_PATH}?nonce={digit * 32}", key=None) for digit in "001")
+            self.assertEqual(400, self.get(admin, running_proxy.PROOF_PATH + query, key=None).status)
+        first, again, other = (
+            self.get(admin, f"{running_proxy.PROOF_PATH}?nonce={digit * 32}", key=None) for digit in "001"
+        )
         self.assertEqual((200, first.body), (first.status, again.body))
         self.assertNotEqual(first.body, other.body)
-        foreign = self.get(admin, f"{running.PROOF_PATH}?nonce={'0' * 32}", key=None, Host="evil.example")
+        foreign = self.get(admin, f"{running_proxy.PROOF_PATH}?nonce={'0' * 32}", key=None, Host="evil.example")
         self.assertEqual(403, foreign.status)
 
     def test_a_stranger_that_answers_byte_by_byte_does_not_hold_a_command_up(self) -> None:
@@ -169,8 +171,8 @@ class StrangerTest(AdminCase):
             self.leave(f"http://127.0.0.1:{listener.getsockname()[1]}")
             thread = threading.Thread(target=drip, args=(listener,))
             thread.start()
-            with mock.patch.object(running, "_ASK_SECONDS", 0.2):
-                answers = list(running.ask_all(self.store, "/healthz", ADMIN_KEY))
+            with mock.patch.object(running_proxy, "_ASK_SECONDS", 0.2):
+                answers = list(running_proxy.ask_all(self.store, "/healthz", ADMIN_KEY))
             is_over.set()
             thread.join()
         self.assertEqual([], [each for each in answers if each.is_proven])
@@ -178,5 +180,5 @@ class StrangerTest(AdminCase):
     def test_the_file_of_a_proxy_that_is_gone_is_removed(self) -> None:
         with contextlib.closing(Stranger()) as stranger:
             path = self.leave(stranger.url)
-        self.assertEqual([], list(running.ask_all(self.store, "/healthz", None)))
+        self.assertEqual([], list(running_proxy.ask_all(self.store, "/healthz", None)))
         self.assertFalse(path.exists())

@@ -19,10 +19,10 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
+from deepseek_cursor_proxy.features.encryption import Sealer
 from deepseek_cursor_proxy.features.messages import errors, request, writer
 from deepseek_cursor_proxy.features.messages.request import MessageRequest
 from deepseek_cursor_proxy.features.messages.writer import MessageHead, MessageWriter
-from deepseek_cursor_proxy.features.sealed import Sealer
 from tests.support.bad_requests import assert_named
 from tests.support.generated_answers import answer, batches, message, stream
 from tests.support.messages_client import TOOLS, Json, result, user

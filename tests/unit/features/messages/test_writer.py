@@ -9,9 +9,9 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek import chat_stream
 from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.features.encryption import Opener, Sealer
 from deepseek_cursor_proxy.features.messages.request import MessageRequest
 from deepseek_cursor_proxy.features.messages.writer import PING, MessageHead, MessageWriter, PingingWriter
-from deepseek_cursor_proxy.features.sealed import Opener, Sealer
 from tests.support.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
 from tests.support.messages_client import Json, add_up_events, events, kinds
 from tests.support.width import width

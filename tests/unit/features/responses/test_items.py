@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message
-from deepseek_cursor_proxy.features.responses import envelope as responses
-from deepseek_cursor_proxy.features.sealed import Opener, Sealer
+from deepseek_cursor_proxy.features.encryption import Opener, Sealer
+from deepseek_cursor_proxy.features.responses import fields as responses
 from deepseek_cursor_proxy.protocols import input_items
 from deepseek_cursor_proxy.protocols.tools import ToolNames, echoed_message
 from tests.support import generated_answers as generated

@@ -8,7 +8,7 @@ from unittest import mock
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece
 from deepseek_cursor_proxy.deepseek import chat_stream
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, ProxyStopping, QueueFull, UpstreamFailed
-from deepseek_cursor_proxy.features.responses.envelope import error_object
+from deepseek_cursor_proxy.features.responses.fields import error_object
 from tests.support.generated_answers import FUNCTION, answer, batches, stream, writer
 from tests.support.responses_client import Json, check_stream, events
 from tests.support.width import width

@@ -11,9 +11,9 @@ from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import UpstreamFailed
+from deepseek_cursor_proxy.features.encryption import Sealer
 from deepseek_cursor_proxy.features.messages.request import MessageRequest
 from deepseek_cursor_proxy.features.messages.writer import MessageHead, MessageWriter
-from deepseek_cursor_proxy.features.sealed import Sealer
 from deepseek_cursor_proxy.features.web_search.messages_api import MESSAGES, MessageStreamReader, payload, usage
 from deepseek_cursor_proxy.reasoning.identity import is_unique_id
 from tests.fake_deepseek import Answer, Call, Citation, Search

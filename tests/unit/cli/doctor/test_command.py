@@ -4,11 +4,13 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.cli import doctor_command  # noqa: F401  (a report knows the words of the modules that are loaded)
-from deepseek_cursor_proxy.cli.doctor import this_machine
+from deepseek_cursor_proxy.cli.doctor import (
+    command,  # noqa: F401  (a report knows the words of the modules that are loaded)
+    this_machine,
+)
+from deepseek_cursor_proxy.cli.doctor.command import Privacy, hide_keys
 from deepseek_cursor_proxy.cli.doctor.subject import AdminFacts, Settings, Subject
-from deepseek_cursor_proxy.cli.doctor_command import Privacy, hide_keys
-from deepseek_cursor_proxy.cli.running import RunningProxy
+from deepseek_cursor_proxy.cli.running_proxy import RunningProxy
 from deepseek_cursor_proxy.config import ProxyConfig
 
 UPSTREAMS = {"office": {"base_url": "https://llm.office.example/v1", "key_env": "OFFICE_KEY"}}

@@ -2,7 +2,7 @@ import random
 from collections.abc import Callable
 from unittest import mock
 
-from deepseek_cursor_proxy.features.keys.shared import SharedLimits
+from deepseek_cursor_proxy.features.keys.redis_store import SharedLimits
 from deepseek_cursor_proxy.features.keys.store import Counter, Hold, LimitTables, Refusal, Spent, Used
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.learned import KeyNamespaces

@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
-from deepseek_cursor_proxy.cli import questions, running, serve
+from deepseek_cursor_proxy.cli import questions, running_proxy, serve
 from deepseek_cursor_proxy.cli.parser import config_path, load, program_name
 from deepseek_cursor_proxy.cli.setup import clients, codex_catalogue
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, PROVIDER, Machine, ProxyEndpoint
@@ -149,7 +149,7 @@ def _environment(inherited: Mapping[str, str], variables: Mapping[str, str | Non
 @contextlib.contextmanager
 def _proxy(loaded: LoadedConfig, config_file: Path, client: Runnable) -> Iterator[str]:
     """The address, without /v1, of the proxy that runs with this store, else of our own."""
-    if (found := running.find_running(loaded.config)) is not None:
+    if (found := running_proxy.find_running(loaded.config)) is not None:
         yield found.base_url.removesuffix("/v1")
         return
     path = _log_path(loaded.config, client)

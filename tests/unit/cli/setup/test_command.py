@@ -9,8 +9,8 @@ import tomllib
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.cli import running as running_proxies
-from deepseek_cursor_proxy.cli.running import RunningProxy
+from deepseek_cursor_proxy.cli import running_proxy
+from deepseek_cursor_proxy.cli.running_proxy import RunningProxy
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from tests.support.commands import CommandTestCase
@@ -23,7 +23,7 @@ class SetupCase(CommandTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.running = self.enterContext(mock.patch.object(running_proxies, "find_running", return_value=None))
+        self.running = self.enterContext(mock.patch.object(running_proxy, "find_running", return_value=None))
         self.enterContext(mock.patch("socket.create_connection", side_effect=ConnectionRefusedError))
         self.codex = self.home / ".codex" / "config.toml"
         self.claude = self.home / ".claude" / "settings.json"

@@ -6,10 +6,9 @@ import subprocess
 from pathlib import Path
 from unittest import mock
 
-from deepseek_cursor_proxy.cli import questions, run_command
-from deepseek_cursor_proxy.cli import running as running_proxies
-from deepseek_cursor_proxy.cli.run_command import RUNNABLE, Launch
-from deepseek_cursor_proxy.cli.running import RunningProxy
+from deepseek_cursor_proxy.cli import questions, run_client, running_proxy
+from deepseek_cursor_proxy.cli.run_client import RUNNABLE, Launch
+from deepseek_cursor_proxy.cli.running_proxy import RunningProxy
 from deepseek_cursor_proxy.cli.setup.clients import ACCESS_KEY_VARIABLE, PRO, ProxyEndpoint
 from tests.support.commands import CommandTestCase
 
@@ -50,8 +49,8 @@ class RunTest(CommandTestCase):
     def setUp(self) -> None:
         super().setUp()
         running = RunningProxy("0", "http://127.0.0.1:9009/v1", None, "")
-        self.enterContext(mock.patch.object(running_proxies, "find_running", return_value=running))
-        self.enterContext(mock.patch.object(run_command.shutil, "which", side_effect=lambda name: f"/bin/{name}"))
+        self.enterContext(mock.patch.object(running_proxy, "find_running", return_value=running))
+        self.enterContext(mock.patch.object(run_client.shutil, "which", side_effect=lambda name: f"/bin/{name}"))
         self.child = self.enterContext(mock.patch.object(subprocess, "Popen"))
         self.child.return_value.wait.return_value = 3
         self.typed = self.enterContext(mock.patch.object(questions, "ask_secret", return_value=""))
@@ -119,11 +118,11 @@ class RunTest(CommandTestCase):
         self.child.side_effect = OSError(8, "Exec format error")
         os.environ["DEEPSEEK_PROXY_API_KEY"] = KEY
         self.assertIn("cannot start /bin/claude: Exec format error", self.refusal("claude"))
-        run_command.shutil.which.side_effect = lambda name: None  # type: ignore[attr-defined]
+        run_client.shutil.which.side_effect = lambda name: None  # type: ignore[attr-defined]
         self.assertIn("not installed: no `codex` is on the PATH; `npm install -g @openai/codex`", self.refusal("codex"))
 
     def test_without_a_client_it_lists_them(self) -> None:
-        run_command.shutil.which.side_effect = {"codex": "/bin/codex"}.get  # type: ignore[attr-defined]
+        run_client.shutil.which.side_effect = {"codex": "/bin/codex"}.get  # type: ignore[attr-defined]
         lines = self.output_of().splitlines()
         self.assertIn("codex      yes", lines)
         self.assertIn("claude     no: npm install -g @anthropic-ai/claude-code", lines)

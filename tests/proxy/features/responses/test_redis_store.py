@@ -4,8 +4,8 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.features.redis.state import prefix
-from deepseek_cursor_proxy.features.responses import shared as responses
-from deepseek_cursor_proxy.features.responses.shared import SharedResponses
+from deepseek_cursor_proxy.features.responses import redis_store as responses
+from deepseek_cursor_proxy.features.responses.redis_store import SharedResponses
 from deepseek_cursor_proxy.features.responses.store import ResponseStore, StoredResponse
 from tests.support.polling import wait_until
 from tests.support.shared_engine import EngineTestCase

@@ -3,7 +3,7 @@ import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.errors import TooLarge
-from deepseek_cursor_proxy.features.sealed import Opener, Sealer, unseal_each
+from deepseek_cursor_proxy.features.encryption import Opener, Sealer, unseal_each
 from tests.support.histories import new_chat
 from tests.support.traced_memory import traced_memory
 

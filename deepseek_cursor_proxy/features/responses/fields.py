@@ -1,8 +1,8 @@
 """OpenAI Responses: the options of a request, and the response object around its answer.
 
-`chat_body` leaves the conversation to `request`. Here is the rest: which response a request continues, whether its
-response is stored, which forms of its reasoning the client wants. A Frame is the part of the response object that is
-known before the answer; it is encoded once.
+`chat_body` leaves the conversation to `protocols/request`. Here is the rest: which response a request continues, if its
+response is stored, which forms of its reasoning the client wants. A Frame is the part of the response object that
+is known before the answer; it is encoded once.
 
 Ids lead back to where they come from: `resp_<suffix>` has the items `rs_<suffix>_0`, `msg_<suffix>_1`, …, so that a
 reference to an item is found without an index of all of them.
@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.conversation import is_blank
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW, is_overflow_message
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, UpstreamFailed
-from deepseek_cursor_proxy.features.sealed import Opener, Sealer, unseal_each
+from deepseek_cursor_proxy.features.encryption import Opener, Sealer, unseal_each
 from deepseek_cursor_proxy.json_codec import (
     Json,
     as_list,

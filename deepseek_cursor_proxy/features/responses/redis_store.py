@@ -10,11 +10,11 @@ same, that counts.
 import contextlib
 import math
 
+from deepseek_cursor_proxy.features.encryption import Sealer
 from deepseek_cursor_proxy.features.redis.connection import Reply
 from deepseek_cursor_proxy.features.redis.scripts import CHANGE_RESPONSE, FIND_RESPONSE, RENEW_RESPONSE
 from deepseek_cursor_proxy.features.redis.state import SharedState, prefix
 from deepseek_cursor_proxy.features.responses.store import ResponseChange, ResponseRow, ResponseStore, failed_body
-from deepseek_cursor_proxy.features.sealed import Sealer
 from deepseek_cursor_proxy.net.threads import BackgroundTask
 
 DELETED = "deleted"

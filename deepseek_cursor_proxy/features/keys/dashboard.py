@@ -44,10 +44,10 @@ def _used_today(context: AdminContext) -> dict[str, dict[str, Any]]:
     """By name of a key, the sums of today; empty without the feature `usage`."""
     if not context.services().has("usage"):
         return {}
-    from deepseek_cursor_proxy.features.usage import admin
+    from deepseek_cursor_proxy.features.usage import dashboard
 
     today = date.today().isoformat()
-    found = admin.report(context, {"since": today, "until": today, "by": "key"})
+    found = dashboard.report(context, {"since": today, "until": today, "by": "key"})
     return {group["name"]: group for group in found["groups"]}
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import proxy
-from deepseek_cursor_proxy.cli import access_key, questions, running
+from deepseek_cursor_proxy.cli import access_key, questions, running_proxy
 from deepseek_cursor_proxy.cli.parser import config_path, load, program_name
 from deepseek_cursor_proxy.cli.setup import clients, files
 from deepseek_cursor_proxy.cli.setup.clients import (
@@ -120,7 +120,7 @@ def _endpoint(config: ProxyConfig, url: str | None) -> tuple[ProxyEndpoint, str 
     variable = clients.key_variable(config)
     if url is not None:
         return ProxyEndpoint(url, variable), url
-    if (found := running.find_running(config)) is not None:
+    if (found := running_proxy.find_running(config)) is not None:
         return ProxyEndpoint(found.base_url.removesuffix("/v1"), variable), found.public_url
     return ProxyEndpoint(local_url(config.host, config.port), variable), None
 
