@@ -63,10 +63,10 @@ def print_stats(options: dict[str, Any]) -> None:
 
 
 def print_secret(options: dict[str, Any]) -> None:
-    """Print the installation secret, for `secret_file` of the other proxies."""
+    """Print the installation secret, for the other proxies."""
     config = load(options).config
     store = expand_home(config.reasoning_content_path)
-    known = given_secret(config.secret_file) or read_secret(store)
+    known = given_secret() or read_secret(store)
     print((known or os.urandom(SECRET_BYTES)).hex(), flush=True)
     if known is None:
         print("deepseek-cursor-proxy: there was no secret yet; this new one is for every proxy", file=sys.stderr)
@@ -74,7 +74,7 @@ def print_secret(options: dict[str, Any]) -> None:
 
 def check_engine(config: ProxyConfig) -> None:
     """Raise StartupError for an address or a secret that cannot be used; nothing is connected."""
-    given_secret(config.secret_file)
+    given_secret()
     if config.store is not None and proxy.has("redis"):
         # Imported late: most proxies have no engine.
         from deepseek_cursor_proxy.features.redis.connection import RedisAddress

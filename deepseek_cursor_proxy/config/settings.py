@@ -126,7 +126,6 @@ class ProxyConfig:
         secret=True,
         needs_restart=True,
     )
-    secret_file: Path | None = setting(None, "file with the secret of all proxies of one `store`", needs_restart=True)
     reasoning_cache_max_age_seconds: int = _amount(
         30 * 24 * 3600, "delete a reasoning this many seconds after its last use", needs_restart=True
     )

@@ -113,7 +113,7 @@ class Services:
             config=config,
             access=access,
             reasoning_store=reasoning_store,
-            secret=InstallationSecret(Path(database.path), given_secret(config.secret_file)),
+            secret=InstallationSecret(Path(database.path), given_secret()),
             chats=Chats(),
             memory=ChatMemory(),
             upstream_client=client,

@@ -142,23 +142,13 @@ class InstallationSecret:
             return new
 
 
-def given_secret(file: Path | None, environment: Mapping[str, str] = os.environ) -> bytes | None:
-    """The secret of DEEPSEEK_CURSOR_PROXY_SECRET or of a file; None if neither is set. Raises StartupError."""
-    text, origin = environment.get(SECRET_VARIABLE, ""), SECRET_VARIABLE
-    if not text and file is None:
-        return None
-    if not text and file is not None:
-        origin = f"secret_file {file}"
-        try:
-            raw = file.expanduser().read_bytes()
-        except (OSError, RuntimeError) as error:
-            raise StartupError(f"{origin} cannot be read: {error}") from None
-        if len(raw) == SECRET_BYTES:
-            return raw
-        text = raw.decode("ascii", "replace")
-    if not re.fullmatch(r"[0-9A-Fa-f]{64}", text.strip()):
-        raise StartupError(f"{origin} does not hold a secret: 64 hexadecimal digits, as `store secret` prints them")
-    return bytes.fromhex(text.strip())
+def given_secret(environment: Mapping[str, str] = os.environ) -> bytes | None:
+    """The secret of DEEPSEEK_CURSOR_PROXY_SECRET; None if that is not set. Raises StartupError."""
+    text = environment.get(SECRET_VARIABLE, "").strip()
+    if text and not re.fullmatch(r"[0-9A-Fa-f]{64}", text):
+        why = "does not hold a secret: 64 hexadecimal digits, as `store secret` prints them"
+        raise StartupError(f"{SECRET_VARIABLE} {why}")
+    return bytes.fromhex(text) or None
 
 
 def read_secret(store: Path) -> bytes | None:

@@ -3,6 +3,7 @@
 import contextlib
 
 from deepseek_cursor_proxy.cli.doctor.subject import Finding, Subject, failed, good, warning
+from deepseek_cursor_proxy.config.declaration import SECRET_VARIABLE
 from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage.private_files import given_secret, read_secret
@@ -23,10 +24,10 @@ def check(subject: Subject) -> list[Finding]:
     assert config.store is not None
     try:
         address = RedisAddress.parse(config.store)
-        given = given_secret(config.secret_file, subject.environment)
+        given = given_secret(subject.environment)
         secret = given or read_secret(expand_home(config.reasoning_content_path))
     except StartupError as error:
-        return [failed(ENGINE, str(error), "correct `store` or `secret_file`")]
+        return [failed(ENGINE, str(error), f"correct `store` or {SECRET_VARIABLE}")]
     with contextlib.closing(RedisClient(address)) as engine:
         try:
             info = read_info(engine)
@@ -37,10 +38,10 @@ def check(subject: Subject) -> list[Finding]:
     if version_of(info) < _OLDEST:
         return [failed(ENGINE, f"{address} is version {version}", "6.2 is the oldest that works")]
     if not is_ours:
-        remedy = "give every proxy the same secret_file; `store secret` prints the secret of one"
+        remedy = f"give every proxy the same {SECRET_VARIABLE}; `store secret` prints that of one"
         return [failed(ENGINE, f"{address} is used with another installation secret", remedy)]
     if given is None:
-        remedy = "set secret_file, so that other proxies can have the same secret"
+        remedy = f"set {SECRET_VARIABLE}, so that other proxies can have the same secret"
         return [warning(ENGINE, f"{address} answers, with a secret that only this proxy has", remedy)]
     if policy and policy not in _POLICIES:
         return [

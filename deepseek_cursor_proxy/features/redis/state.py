@@ -260,8 +260,8 @@ class SharedState:
         if not is_shared_with(self.engine, self._secret):
             self.refusal = "another installation secret is in use there"
             _log.error(
-                "%s is NOT shared: %s. Give every proxy the same secret (secret_file, or the variable "
-                "DEEPSEEK_CURSOR_PROXY_SECRET) and start it again; until then this one works alone",
+                "%s is NOT shared: %s. Give every proxy the same secret (DEEPSEEK_CURSOR_PROXY_SECRET) and start it "
+                "again; until then this one works alone",
                 self.address,
                 self.refusal,
             )

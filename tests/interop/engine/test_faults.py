@@ -18,7 +18,9 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest import mock
 
+from deepseek_cursor_proxy.config.declaration import SECRET_VARIABLE
 from tests.fake_deepseek import FakeDeepSeek
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.proxy.faults.test_killed_process import Chat, numbered_answer
@@ -47,7 +49,9 @@ class Proxy:
         self.start()
 
     def start(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if "DEEPSEEK" not in name}
+        environment = {
+            name: value for name, value in os.environ.items() if "DEEPSEEK" not in name or name == SECRET_VARIABLE
+        }
         environment |= {"HOME": str(self._home), "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
         self.process = Process(self._flags, environment, self._home / "errors", command=COMMAND)
         self._stack.callback(self.process.close)
@@ -71,14 +75,13 @@ class FaultCase(unittest.TestCase):
         self.stack = self.enterContext(ExitStack())
         self.numbers = itertools.count()
         self.fake = self.enterContext(FakeDeepSeek(responder=partial(numbered_answer, self.numbers)))
-        self.secret = Path(self.enterContext(TemporaryDirectory())) / "secret"
-        self.secret.write_text(bytes(range(32)).hex())
+        self.enterContext(mock.patch.dict(os.environ, {SECRET_VARIABLE: bytes(range(32)).hex()}))
         self.chats: list[Chat] = []
         self.problems: list[str] = []
         self.slowest = 0.0
 
     def start_proxies(self, url: str, count: int = 2, *flags: str) -> None:
-        flags = ("--store", url, "--secret-file", str(self.secret), *flags)
+        flags = ("--store", url, *flags)
         self.proxies = [Proxy(self.stack, self.fake.url, *flags) for _ in range(count)]
         for proxy in self.proxies:
             # The first request loads what all need; it is not what is measured.

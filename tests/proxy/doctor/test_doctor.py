@@ -258,11 +258,11 @@ class BrokenTest(DoctorCase):
         self.enterContext(mock.patch.object(state, "_WRITE_SECONDS", 0.25))
         self.set_variable("DEEPSEEK_CURSOR_PROXY_STORE", relay.url)
 
-    @fails("engine", "another installation secret", "secret_file")
+    @fails("engine", "another installation secret", "DEEPSEEK_CURSOR_PROXY_SECRET")
     def test_engine_of_others(self) -> None:
         self.use_engine().run(b"SET", b"dcp:check", b"another")
 
-    @warns("engine", "a secret that only this proxy has", "secret_file")
+    @warns("engine", "a secret that only this proxy has", "DEEPSEEK_CURSOR_PROXY_SECRET")
     def test_secret_of_one(self) -> None:
         self.use_engine()
         self.set_variable("DEEPSEEK_CURSOR_PROXY_SECRET", "")
@@ -530,7 +530,7 @@ class ReportTest(DoctorCase):
             f"base_url = '{self.fake.url}/{plant}'\nmodel = '{plant}'\n",
             f"reasoning_content_path = '{self.folder}/of-{plant}-files/x_{plant}.sqlite3'\n",
             f"trace_dir = '/proc/{plant}/x'\ntokenizer = '/{plant}-tokens.json'\n",
-            f"store = 'redis://{plant}:{plant}@127.0.0.1:1/0'\nsecret_file = '{self.folder}/{plant}'\n",
+            f"store = 'redis://{plant}:{plant}@127.0.0.1:1/0'\ntokenizer = '{self.folder}/{plant}'\n",
             f"tunnel = '{plant}'\nadmin_key = '{plant} {plant}'\n",
         ):
             self.write_settings(text)

@@ -2,12 +2,14 @@
 
 import contextlib
 import http.client
+import os
 import random
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy.config.declaration import SECRET_VARIABLE
 from deepseek_cursor_proxy.features.redis.feature import Shared
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.laws.test_protocols import CALLERS, ConversationTestCase, Visible
@@ -25,12 +27,11 @@ from tests.support.width import width
 class SharedTestCase(EngineTestCase, ConversationTestCase, ResponsesTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.secret = self.place / "secret"
-        self.secret.write_text(SECRET.hex())
+        self.enterContext(mock.patch.dict(os.environ, {SECRET_VARIABLE: SECRET.hex()}))
 
     def shared_proxy(self, name: str, **settings: Any) -> RunningProxy:
         store = ReasoningStore(self.place / f"{name}.sqlite3")
-        return self.proxy(store, store=self.engine.url, secret_file=self.secret, **settings)
+        return self.proxy(store, store=self.engine.url, **settings)
 
     def connections(self, *proxies: RunningProxy) -> list[http.client.HTTPConnection]:
         each = [http.client.HTTPConnection(*proxy.address, timeout=PATIENCE) for proxy in proxies]

@@ -1,8 +1,10 @@
 """The limits of named keys behind several proxies, which count on one engine."""
 
+import os
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.config.declaration import SECRET_VARIABLE
 from deepseek_cursor_proxy.features.keys import limits
 from deepseek_cursor_proxy.features.keys.feature import Keys
 from deepseek_cursor_proxy.features.redis.feature import Shared
@@ -18,9 +20,8 @@ BUDGET: Any = {"ann": {"key": ANN, "usd_per_day": 0.01, "requests_per_minute": 1
 
 class TestSharedLimits(EngineTestCase, LimitsTestCase):
     def proxies(self, count: int) -> list[RunningProxy]:
-        secret = self.place / "secret"
-        secret.write_text(SECRET.hex())
-        settings: Any = {"keys": BUDGET, "store": self.engine.url, "secret_file": secret}
+        self.enterContext(mock.patch.dict(os.environ, {SECRET_VARIABLE: SECRET.hex()}))
+        settings: Any = {"keys": BUDGET, "store": self.engine.url}
         paths = [self.place / f"{number}.sqlite3" for number in range(count)]
         return [self.limited(ReasoningStore(path), **settings) for path in paths]
 
