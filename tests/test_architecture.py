@@ -12,6 +12,7 @@ import sys
 import tokenize
 import unittest
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 PACKAGE = "deepseek_cursor_proxy"
@@ -227,6 +228,8 @@ class TestArchitecture(unittest.TestCase):
 
         for public in (ProxyConfig, ReasoningStore, DeepSeekProxyHandler, DeepSeekProxyServer):
             self.assertIsInstance(public, type)
+        # As the person this is built for asked.
+        self.assertTrue(issubclass(DeepSeekProxyServer, ThreadingHTTPServer))
 
 
 class TestTurnTrace(unittest.TestCase):

@@ -13,6 +13,7 @@ import socketserver
 import threading
 from collections.abc import Callable
 from functools import partial
+from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -45,8 +46,7 @@ class DeepSeekProxyHandler(socketserver.BaseRequestHandler):
         self.server.connections.serve(ClientConnection(self.request, self.server))
 
 
-# Not http.server's class, which would look up our own name, and whose imports were a fifth of every start.
-class DeepSeekProxyServer(socketserver.ThreadingTCPServer):
+class DeepSeekProxyServer(ThreadingHTTPServer):
     """Runs the app for every client. Assign `config` and `reasoning_store`, then call serve_forever()."""
 
     config: ProxyConfig
@@ -56,6 +56,8 @@ class DeepSeekProxyServer(socketserver.ThreadingTCPServer):
     request_queue_size = 1024
     # On Windows the option means "share the port with the program that has it".
     allow_reuse_address = os.name == "posix"
+    # Python 3.14.0 shares the port by default: a second proxy would silently take half of the requests.
+    allow_reuse_port = False
 
     def __init__(self, address: tuple[str, int], handler: Callable[..., Any] = DeepSeekProxyHandler) -> None:
         self.connections = Connections("client", Overloaded(_TOO_MANY, retry_after=1))
@@ -73,9 +75,10 @@ class DeepSeekProxyServer(socketserver.ThreadingTCPServer):
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
 
-    @property
-    def server_port(self) -> int:
-        return int(self.server_address[1])
+    def server_bind(self) -> None:
+        # HTTPServer would also look up our name, which can take seconds and is used for nothing.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     @property
     def app(self) -> App:

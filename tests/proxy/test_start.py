@@ -22,7 +22,7 @@ LATER = {
     "deepseek_cursor_proxy.protocols.request",
     "deepseek_cursor_proxy.reasoning.restore",
     *("difflib", "tomllib", "hashlib", "hmac", "secrets", "getpass", "urllib.request", "concurrent.futures"),
-    *("subprocess", "http.server", "http.client", "ssl", "email", "shutil"),
+    "subprocess",
 }
 # The rest of what a chat may need, though hardly any does.
 SELDOM = {
