@@ -42,7 +42,7 @@ DIRECTIONS = {
     "cli.doctor": "access cli.parser cli.questions cli.running_proxy cli.setup deepseek features net observers proxy "
     "storage upstream",
     "cli.access_key": "cli.parser cli.questions storage",
-    "cli.parser": "deepseek",
+    "cli.parser": "api deepseek",
     "cli.questions": "",
     "cli.running_proxy": "storage",
     "cli": "access cli.access_key cli.doctor cli.parser cli.questions cli.running_proxy cli.setup cli.tunnel deepseek "

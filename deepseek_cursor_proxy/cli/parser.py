@@ -12,11 +12,11 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from deepseek_cursor_proxy import __version__
+from deepseek_cursor_proxy.api.routes import load as load_named
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.config.declaration import Setting, nearest, to_toml
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
@@ -175,11 +175,8 @@ def run(options: dict[str, Any]) -> int:
 
 
 def resolve(named: Any) -> Any:
-    """The function that a name in the table refers to; any other value unchanged."""
-    if not isinstance(named, str):
-        return named
-    module, _, name = named.partition(":")
-    return getattr(import_module(f"deepseek_cursor_proxy.{module}"), name)
+    """What a name in the table refers to; any other value unchanged."""
+    return load_named(named) if isinstance(named, str) else named
 
 
 def build_parser(name: str, commands: Sequence[Command]) -> "_Parser":

@@ -6,13 +6,8 @@ writer       its answers and events
 errors       its failures
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.api.routes import Row
-
 _ENDPOINT = "features.messages.endpoints:MessagesEndpoint."
-ROUTES: "tuple[Row, ...]" = (
+ROUTES = (
     ("messages", "POST", "[/v1]/messages", _ENDPOINT + "create"),
     ("messages", "POST", "[/v1]/messages/count_tokens", _ENDPOINT + "count_tokens"),
 )

@@ -7,16 +7,11 @@ writer              its output items and its events
 store, redis_store  stored responses, a table of the store's file; the same on Redis
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.api.routes import Row
-
 STORED = ("features.responses.store:stored",)
 _CREATE = "features.responses.endpoints:ResponsesEndpoint."
 _STORED = "features.responses.endpoints:StoredEndpoint."
 # fmt: off
-ROUTES: "tuple[Row, ...]" = (
+ROUTES = (
     ("responses",    "POST",   "[/v1]/responses",                _CREATE + "create"),
     ("responses",    "GET",    "[/v1]/responses",                _CREATE + "refuse_websocket"),
     ("input tokens", "POST",   "[/v1]/responses/input_tokens",   _CREATE + "input_tokens"),

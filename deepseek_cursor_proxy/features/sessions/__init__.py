@@ -9,11 +9,6 @@ export        sessions and nodes as the API has them, as one text with its token
               lines of a file for training
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.api.routes import Row
-
 # A session's own URL, with its id; the second form for clients of other recorders.
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PREFIX = f"/(?:s/(?=[^/])|(?={_UUID}(?:/|\\Z)))([^/]+)"
@@ -21,7 +16,7 @@ _ENDPOINT = "features.sessions.endpoints:SessionsEndpoint."
 _ADMIN = "features.sessions.dashboard:"
 # fmt: off
 PREFIXES = (_PREFIX,)
-ROUTES: "tuple[Row, ...]" = (
+ROUTES = (
     ("session",  "POST",   "/sessions/create",              _ENDPOINT + "create"),
     ("session",  "POST",   "/v1/sessions",                  _ENDPOINT + "create"),
     ("sessions", "GET",    "[/v1]/sessions",                _ENDPOINT + "list"),

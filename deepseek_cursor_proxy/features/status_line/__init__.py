@@ -4,11 +4,4 @@ feature    sums of every chat, in memory since the start, and the endpoint that 
 script     what Claude Code runs; it asks the endpoint
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.api.routes import Row
-
-ROUTES: "tuple[Row, ...]" = (
-    ("status line", "GET", "/v1/status-line/{}", "features.status_line.feature:StatusLineEndpoint.show"),
-)
+ROUTES = (("status line", "GET", "/v1/status-line/{}", "features.status_line.feature:StatusLineEndpoint.show"),)

@@ -1,11 +1,11 @@
-"""Traces: `trace` writes a private JSON file per request, and explains one; `command` is `explain`."""
+"""Traces: `trace` writes a private JSON file per request, and explains one."""
 
 COMMANDS = (
     {
         "name": "explain",
         "help": "where the reasoning in a trace came from",
-        "run": "features.traces.command:explain",
-        "add_flags": "features.traces.command:add_flags",
+        "run": "features.traces.trace:print_explanation",
+        "add_flags": "features.traces.trace:add_flags",
         "settings": None,
     },
 )

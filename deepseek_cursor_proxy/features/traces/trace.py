@@ -9,12 +9,14 @@ proxies, one after the other or at once, write here.
 file is a StartupError of one line.
 """
 
+import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.deepseek.usage import read_usage
 from deepseek_cursor_proxy.errors import StartupError
@@ -157,6 +159,14 @@ _SOURCES = {
     "display": "from the thinking block in its text",
     "missing": "no source has it",
 }
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", type=Path, metavar="TRACE.json", help="a file in the --trace-dir folder")
+
+
+def print_explanation(options: dict[str, Any]) -> None:
+    print(explain(expand_home(options["trace"])))
 
 
 def explain(path: Path) -> str:
