@@ -44,7 +44,7 @@ OTHER_FLAGS |= {"--usd-per-day", "--usd-per-month", "--concurrent", "--group", "
 OTHER_FLAGS |= {"--quick", "--json", "--against", "--command", "--upstream-port"}
 OTHER_FLAGS |= {"--format", "--since", "--min-turns", "--only-complete"}
 OTHER_FLAGS |= {"--live", "--report", "--help-all"}
-OTHER_FLAGS |= {"--yes", "--print", "--undo", "--url", "--show", "--flash-subagents", "--status-line"}
+OTHER_FLAGS |= {"--yes", "--print", "--undo", "--url", "--flash-subagents", "--status-line"}
 # Flags of other programs, as the pages name them.
 FOREIGN_FLAGS = {
     "--strict",

@@ -54,7 +54,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--undo", action="store_true", help="undo what setup changed")
     clients.add_model_flag(parser, "model of the client")
     parser.add_argument("--yes", action="store_true", help="skip confirmation")
-    parser.add_argument("--show", action="store_true", help="show new files whole, such as Codex's model catalogue")
     parser.add_argument(
         "--flash-subagents",
         action="store_true",
@@ -175,7 +174,7 @@ def _change(client: Client, machine: Machine, endpoint: ProxyEndpoint, options: 
                 history.forget(client.name)
             return 0
         for change in plan:
-            _print_change(change, endpoint, shows_all=options["show"])
+            _print_change(change, endpoint)
         if not options["yes"]:
             questions.confirm("setup", "Make this change?")
         if is_undo:
@@ -212,11 +211,11 @@ _KEY_VALUE = re.compile(
 )
 
 
-def _print_change(change: FileChange, endpoint: ProxyEndpoint, *, shows_all: bool) -> None:
-    if change.title and change.is_needed and not shows_all:
+def _print_change(change: FileChange, endpoint: ProxyEndpoint) -> None:
+    if change.title and change.is_needed:
         lines = len((change.after or change.now or b"").splitlines())
         what = "deleted" if change.after is None else "new" if change.now is None else "changed"
-        print(f"{change.path}: {change.title}, {what}, {lines} lines (--show prints them)")
+        print(f"{change.path}: {change.title}, {what}, {lines} lines (--print prints them)")
         return
     source, target = (str(change.path) if data is not None else "no file" for data in (change.now, change.after))
     old, new = ((data or b"").decode("utf-8", "replace").splitlines() for data in (change.now, change.after))

@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -343,24 +342,15 @@ class SetupHistory:
         for path, entry in entries.items():
             backup = None
             if entry.before is not None:
-                backup = self._write_backup(f"{client}.{self._today.isoformat()}.{path.name.lstrip('.')}", entry.before)
+                # Two files of a client may have one name.
+                number = digest(entry.before)[:8]
+                backup = f"{client}.{self._today.isoformat()}.{number}.{path.name.lstrip('.')}"
+                private_files.write(self._folder / backup, entry.before)
                 backups.append(self._folder / backup)
             record[str(path)] = {"digest": entry.digest, "changes": entry.record, "backup": backup}
         private_files.write(self._record(client), json.dumps(record, indent=1).encode())
         self._delete(old - set(backups))
         return backups
-
-    def _write_backup(self, name: str, data: bytes) -> str:
-        """Write a backup without overwriting one that the present record names; its name."""
-        for number in count():
-            chosen = f"{name}.{number}" if number else name
-            try:
-                if (self._folder / chosen).read_bytes() == data:
-                    return chosen
-            except FileNotFoundError:
-                private_files.write(self._folder / chosen, data)
-                return chosen
-        raise AssertionError
 
     def backups(self, client: str) -> list[Path]:
         return sorted(self._folder.glob(f"{client}.[0-9][0-9][0-9][0-9]-*"))

@@ -1,5 +1,6 @@
 """Files on the disk: modes, links, owners, read-only and foreign ones, files that change meanwhile, the backup."""
 
+import hashlib
 import os
 import stat
 import sys
@@ -119,11 +120,12 @@ class HistoryTest(FilesCase):
 
     def test_one_dated_and_private_backup_is_kept(self) -> None:
         self.set_up(CLAUDE)
-        self.assertEqual(["claude-code.2026-11-17.settings.json", "claude-code.json"], self.names())
+        mark = hashlib.sha256(b'{"theirs": 1}').hexdigest()[:8]
+        self.assertEqual([f"claude-code.2026-11-17.{mark}.settings.json", "claude-code.json"], self.names())
         self.history = SetupHistory(self.folder, date(2026, 12, 1))
         self.set_up(CLAUDE, endpoint=OTHER_ENDPOINT)
-        self.assertEqual(["claude-code.2026-12-01.settings.json", "claude-code.json"], self.names())
-        backup = self.folder / "claude-code.2026-12-01.settings.json"
+        self.assertEqual([f"claude-code.2026-12-01.{mark}.settings.json", "claude-code.json"], self.names())
+        backup = self.folder / f"claude-code.2026-12-01.{mark}.settings.json"
         self.assertEqual(b'{"theirs": 1}', backup.read_bytes())
         if sys.platform != "win32":
             self.assertEqual(0o600, stat.S_IMODE(backup.stat().st_mode))
