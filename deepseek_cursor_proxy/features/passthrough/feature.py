@@ -9,20 +9,19 @@ removed from the response.
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.api.reply import internal_error
-from deepseek_cursor_proxy.config.access_keys import is_anthropic_key
+from deepseek_cursor_proxy.config.access_keys import is_anthropic_key, is_credential
 from deepseek_cursor_proxy.deepseek import hosts, model_resolver
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, ProxyError, Unauthorized
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi, RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, Peer
+from deepseek_cursor_proxy.http1.messages import Headers, HttpReply
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import End, PassedThrough, Result
 from deepseek_cursor_proxy.redaction import safe_text
@@ -39,21 +38,11 @@ _MAX_LINE_BYTES = 1024 * 1024
 _STREAMED = End(Result.PASSED_THROUGH, 200, "200")
 
 
-class PassthroughRequest(NamedTuple):
-    """A request to send as it came, and the [passthrough] key that its model was found by."""
-
-    api: RelayedApi
-    key: str
-    body: Mapping[str, Any]
-    raw: bytes
-    peer: Peer | None = None
-
-
 # Fields for this proxy alone, which other upstreams may refuse.
 _OWN_FIELDS = ("cache", "nomyo")
 
 
-def relay_if_named(services: Services, client: ClientRequest, api: RelayedApi, raw: bytes) -> HttpReply | None:
+def relay(services: Services, client: ClientRequest, api: RelayedApi, raw: bytes) -> HttpReply | None:
     """The reply of the upstream that the model of a request has; None if it has none. Raises a ProxyError."""
     body = client.body
     key = model_resolver.passthrough_key(body.get("model"), services.config)
@@ -66,35 +55,33 @@ def relay_if_named(services: Services, client: ClientRequest, api: RelayedApi, r
     sent = {name: value for name, value in body.items() if name not in _OWN_FIELDS}
     # As it came, unless something in it is for this proxy, or the path names the model.
     raw = raw if len(sent) == len(body) and named_model == body.get("model") else encode_json(sent)
-    return relay(PassthroughRequest(api, key, sent, raw, client.peer), services, client.report)
+    return _send(services, client, api, key, raw)
 
 
-def relay(
-    request: PassthroughRequest, services: Services, report: RequestReport, environment: Mapping[str, str] = os.environ
-) -> HttpReply:
-    """The reply of the upstream that the route names; raises ProxyError or ClientGone with nothing left open."""
-    route = services.config.passthrough[request.key]
-    setting = f'[passthrough."{request.key}"]'
-    credential = environment.get(route.key_env, "").strip()
-    if not re.fullmatch(r"[\x21-\x7e]{1,4096}", credential):
+def _send(services: Services, client: ClientRequest, api: RelayedApi, key: str, raw: bytes) -> HttpReply:
+    """The reply of the upstream that a route names; raises ProxyError or ClientGone with nothing left open."""
+    route, report = services.config.passthrough[key], client.report
+    setting = f'[passthrough."{key}"]'
+    credential = os.environ.get(route.key_env, "").strip()
+    if not is_credential(credential):
         raise Unauthorized(
-            f"{safe_text(request.body['model'], 60)} goes to {_host(route.base_url)} by {setting}, but the environment "
+            f"{safe_text(client.body['model'], 60)} goes to {_host(route.base_url)} by {setting}, but the environment "
             f"variable {route.key_env} holds no key. Set it where the proxy is started."
         )
     if is_anthropic_key(credential) and hosts.choose("auto", route.base_url) is hosts.DEEPSEEK:
         raise Unauthorized(f"{route.key_env} of {setting} holds a key of Anthropic, which is never sent to DeepSeek.")
-    destination = Destination(route.base_url + request.api.path, _host(route.base_url), f"base_url of {setting}")
+    destination = Destination(route.base_url + api.path, _host(route.base_url), f"base_url of {setting}")
     finish = partial(_finish, report, destination.name)
-    wants_stream = request.api.last_event is not None and request.body.get("stream") is True
+    wants_stream = api.last_event is not None and client.body.get("stream") is True
     try:
-        slot = services.upstream_client.call_limits.of(setting).acquire(request.peer, report.caller)
-        response = services.upstream_client.send_to(destination, request.raw, credential, request.peer, slot)
+        slot = services.upstream_client.call_limits.of(setting).acquire(client.peer, report.caller)
+        response = services.upstream_client.send_to(destination, raw, credential, client.peer, slot)
         finish = partial(finish, may_cost=response.status < 400)
         # The key is the owner's: the client must not read it in the response.
         response.hide(credential)
         if wants_stream and response.status == 200:
             headers = (*_headers(response), ("X-Accel-Buffering", "no"))
-            return HttpReply(200, _Stream(response, finish, request.api), headers)
+            return HttpReply(200, _Stream(response, finish, api), headers)
         with closing(response):
             raise_for_redirect(response)
             body = response.read()
@@ -187,4 +174,4 @@ class _Stream:
 
 
 def open(services: Services) -> Services:
-    return replace(services, relay=relay_if_named)
+    return replace(services, relay=relay)
