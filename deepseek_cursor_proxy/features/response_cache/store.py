@@ -2,8 +2,7 @@
 
 The digest has the caller in it, so that no row is ever found for another one. A row is never changed; it is deleted
 when it is too old, and the oldest are when all take up too much. Sums of hits, and of the tokens and the money that
-they saved, stay when rows are deleted. Hits are counted in memory and written with the next answer, after some of them,
-or at the end; a process that is killed loses a few.
+they saved, stay when rows are deleted; a process that is killed loses those of its last second.
 """
 
 import contextlib
@@ -22,8 +21,6 @@ from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 _BYTES_PER_ROW = 200
 # How far the clock may have been set back. The age of an answer dated further in the future is unknown.
 _SECONDS_AHEAD = 60.0
-# A hit is worth no write of its own.
-_COUNTS_BETWEEN_WRITES = 32
 
 _TABLES = """
 -- By digest of caller and request, whole answers; and what their use has saved, by currency.
@@ -98,6 +95,8 @@ class _WaitingTotals(WriteBehind[CacheTotals]):
     # Some megabytes.
     bound = 10_000
     keeps_refused = False
+    # A hit is worth no write of its own.
+    seconds_between_batches = 1.0
 
 
 class CachedAnswers(Table[_Answer]):
@@ -135,7 +134,6 @@ class CachedAnswers(Table[_Answer]):
     def record(self, key: bytes, answer: CachedAnswer) -> None:
         """Store an answer in place of an older one."""
         self._waiting.write([_Answer(key, self.clock(), answer)])
-        self._totals.try_flush()
 
     def _write_entry(self, connection: sqlite3.Connection, entry: _Answer) -> None:
         connection.execute(
@@ -145,10 +143,10 @@ class CachedAnswers(Table[_Answer]):
         )
 
     def count_hit(self, answer: CachedAnswer) -> None:
-        self._count(CacheTotals(answer.currency, 1, 0, answer.tokens, answer.cost or 0.0))
+        self._totals.write_later([CacheTotals(answer.currency, 1, 0, answer.tokens, answer.cost or 0.0)])
 
     def count_miss(self) -> None:
-        self._count(CacheTotals(misses=1))
+        self._totals.write_later([CacheTotals(misses=1)])
 
     def stats(self, currency: str) -> CacheStats:
         """Figures of the file and of the counts not written yet. Raises Unusable."""
@@ -160,14 +158,8 @@ class CachedAnswers(Table[_Answer]):
 
     def close(self) -> int:
         """Write the counts; idempotent. The owner of the database closes it."""
-        lost = super().close()
-        self._totals.try_flush()
-        return lost
-
-    def _count(self, more: CacheTotals) -> None:
-        self._totals.add([more])
-        if len(self._totals) >= _COUNTS_BETWEEN_WRITES:
-            self._totals.try_flush()
+        self._totals.close()
+        return super().close()
 
     def _add_totals(self, totals: Sequence[CacheTotals], despite_fault: bool) -> Sequence[CacheTotals]:
         with self.database.transaction(despite_fault=despite_fault) as connection:
