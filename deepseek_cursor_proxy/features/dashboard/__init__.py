@@ -1,7 +1,7 @@
 """The admin listener: dashboard, metrics and health of a running proxy, on a port of their own.
 
-    service         AdminService, which `cli` opens and closes: the second socket and its connections
-    context         AdminContext: what the endpoints look at
+    service         AdminService, which `cli` opens and closes: the second socket and its connections; AdminContext:
+                    what the endpoints look at
     app             the table of paths, who may ask (key, Host and Origin), the headers of every reply, dashboard/
     metrics         what requests add up to, in Prometheus' format
     stats           /readyz, /api/stats, /metrics, /api/config

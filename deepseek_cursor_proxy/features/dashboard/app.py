@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.api.routes import load
 from deepseek_cursor_proxy.cli.running_proxy import PROOF_PATH, proof
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.features.dashboard import requests, stats
-from deepseek_cursor_proxy.features.dashboard.context import AdminContext
+from deepseek_cursor_proxy.features.dashboard.service import AdminContext
 from deepseek_cursor_proxy.http1.messages import Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.redaction import safe_text

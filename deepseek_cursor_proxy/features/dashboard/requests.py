@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.errors import BadRequest, NotFound
-from deepseek_cursor_proxy.features.dashboard.context import AdminContext
+from deepseek_cursor_proxy.features.dashboard.service import AdminContext
 from deepseek_cursor_proxy.features.request_log.feature import PROOFS, RequestLog, RequestRecord
 from deepseek_cursor_proxy.observers.events import Progress, RequestFacts
 

@@ -23,8 +23,8 @@ from deepseek_cursor_proxy.exchange.feature import Recent
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
 from deepseek_cursor_proxy.features.dashboard import requests
-from deepseek_cursor_proxy.features.dashboard.context import AdminContext
 from deepseek_cursor_proxy.features.dashboard.metrics import CONTENT_TYPE, OTHER, Metric, gauge_by, metric, render
+from deepseek_cursor_proxy.features.dashboard.service import AdminContext
 from deepseek_cursor_proxy.features.request_log.feature import Percentiles, RequestLog, RequestRecord
 from deepseek_cursor_proxy.http1.messages import HttpReply
 from deepseek_cursor_proxy.redaction import safe_text

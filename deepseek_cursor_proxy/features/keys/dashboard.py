@@ -9,7 +9,7 @@ from typing import Any
 from deepseek_cursor_proxy.config.named_keys import NamedKey
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.features.dashboard.context import AdminContext
+from deepseek_cursor_proxy.features.dashboard.service import AdminContext
 from deepseek_cursor_proxy.features.keys.feature import Keys
 from deepseek_cursor_proxy.features.keys.limits import BILLION, BUDGETS, Holder, counted, counters
 from deepseek_cursor_proxy.storage.faults import Unusable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.errors import NotFound
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.features.dashboard.context import AdminContext
+from deepseek_cursor_proxy.features.dashboard.service import AdminContext
 from deepseek_cursor_proxy.features.sessions.feature import Sessions, file_faults
 from deepseek_cursor_proxy.json_codec import as_object
 

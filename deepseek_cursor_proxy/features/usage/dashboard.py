@@ -15,8 +15,8 @@ from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import BadRequest, Overloaded
 from deepseek_cursor_proxy.features.dashboard import requests
-from deepseek_cursor_proxy.features.dashboard.context import AdminContext
 from deepseek_cursor_proxy.features.dashboard.requests import Page
+from deepseek_cursor_proxy.features.dashboard.service import AdminContext
 from deepseek_cursor_proxy.features.request_log.feature import RequestLog, RequestRecord, TurnCounts
 from deepseek_cursor_proxy.features.usage import ledger
 from deepseek_cursor_proxy.features.usage.feature import Usage, ledger_connection

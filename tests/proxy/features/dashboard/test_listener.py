@@ -162,9 +162,7 @@ class ConnectionsTest(AdminCase):
 
     def test_no_descriptors_left_is_a_503(self) -> None:
         admin = self.admin(self.admin_proxy())
-        with mock.patch(
-            "deepseek_cursor_proxy.features.dashboard.app.AdminApp", side_effect=OSError(24, "Too many open files")
-        ):
+        with mock.patch(f"{service.__name__}.load", side_effect=OSError(24, "Too many open files")):
             self.assertEqual(503, self.get(admin, "/healthz").status)
 
     def test_an_idle_connection_does_not_delay_the_stop(self) -> None:

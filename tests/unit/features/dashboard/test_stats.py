@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.errors import UpstreamDropped
+from deepseek_cursor_proxy.exchange.feature import Recent
 from deepseek_cursor_proxy.features.dashboard import stats
-from deepseek_cursor_proxy.features.dashboard.context import Recent
 
 
 class FakeUpstream:
