@@ -373,7 +373,7 @@ class Reply:
         return not (self._reasoning or self._text or self._calls or self._server_items)
 
     @property
-    def is_blank(self) -> bool:
+    def has_no_answer(self) -> bool:
         """Whether there is no text but blanks, no call, and nothing of a tool that DeepSeek ran."""
         return not (self._calls or self._server_items or "".join(self._text).strip())
 

@@ -14,6 +14,11 @@ def redact_keys(text: str) -> str:
     return _KEY.sub("sk-***", text) if "sk-" in text else text
 
 
+def hide_secret(text: str, secret: str) -> str:
+    """A text of an upstream, which may quote the key that it was called with, without that key and all others."""
+    return redact_keys(text.replace(secret, "***"))
+
+
 def safe_text(text: object, limit: int = 200) -> str:
     """Text from outside for a log or a terminal: no control characters, line breaks or keys, at most `limit` long."""
     result = str(text)

@@ -56,7 +56,7 @@ class Endpoint:
             report=report,
             namespace=namespace,
             credential=owner_key or caller.credential,
-            is_held=owner_key is not None,
+            has_held_key=owner_key is not None,
             peer=request.peer,
         )
         return self._services.extend(client)

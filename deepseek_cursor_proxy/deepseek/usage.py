@@ -86,6 +86,10 @@ class TokenLogprobs:
         self.reasoning: list[dict[str, Any]] = []
         self._is_damaged = False
 
+    def clear(self) -> None:
+        """Forget an answer that another one takes the place of."""
+        self.text, self.reasoning, self._is_damaged = [], [], False
+
     def add(self, delta: Delta) -> None:
         if delta.chunk is None:
             return

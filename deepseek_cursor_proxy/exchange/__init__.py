@@ -9,9 +9,10 @@
     services           everything that exchanges and endpoints share
     feature            the interface of a feature to the core
 
-Missing reasoning is settled before the first call, by `reasoning/restore.prepare`: a transcript, a filler, or a 409.
+Missing reasoning is settled by each attempt before its call, in `send`, by `reasoning/restore.prepare`: a transcript, a
+filler, or a 409.
 
 What happens on a failure (a 429, a refused key, a broken answer, a history that is refused all the same): `attempt`
-raises the error, `exchange` calls `Failover.after`. That asks the table `next_step`, waits or changes to another key or
-upstream, and returns the next attempt, which `exchange` sends, or raises the error that the client gets.
+raises the error, `exchange` calls `Failover.next_attempt`. That asks the table `next_step`, waits or changes to another
+key or upstream, and returns the attempt that `exchange` sends next, or raises the error that the client gets.
 """

@@ -61,12 +61,13 @@ class Attempt:
         self.upstream = target.upstream
         self.credential = client.credential if target.lease is None else target.lease.key.credential
         # Whether that is a key of the owner, held or leased (see ClientRequest).
-        self.has_owner_key = client.is_held or target.lease is not None
+        self.has_owner_key = client.has_held_key or target.lease is not None
         request = found.request
         if target.model != request.model:
             request = request._replace(model=target.model)
         # The API that the client's API, or a tool that DeepSeek runs itself, needs; not every upstream has it.
         self._wanted_api = client.upstream_api
+        # Its host has the form that answers have shown; that of the upstream is as the settings have it.
         self.api = self.upstream.api(self._wanted_api, request)
         if rules.needs_beta(request) and (self.upstream.beta_url is None or self.api.path != CHAT.path):
             request = rules.without_beta(request)
@@ -74,8 +75,8 @@ class Attempt:
         # Without the feature, chat completions would refuse them.
         if self._has_server_parts and not (services.search_apis and self.upstream.runs_server_tools):
             self._remove_server_tools()
-        # Whether it is sent again, with a transcript in the place of the turns that the upstream refused.
-        self.is_resent_transcript = False
+        # Whether it is sent again, with a transcript, because the upstream missed the reasoning of turns.
+        self.was_refused_for_reasoning = False
         # Types of tools that the upstream refused.
         self._refused_tools: tuple[str, ...] = ()
         # The request with its reasoning, and the same as it is sent, in the form of the upstream's API.
@@ -106,7 +107,7 @@ class Attempt:
         Raises MissingReasoning if the setting `missing_reasoning_strategy` rejects transcripts.
         """
         assert self.prepared is not None
-        self.is_resent_transcript = True
+        self.was_refused_for_reasoning = True
         if not self.api.host.requires_reasoning:
             # If the upstream answers now, it does require reasoning: what was learned about it is wrong.
             chat = self.upstream.strict_chat_api
@@ -141,7 +142,7 @@ class Attempt:
         request = use_template_roles(sort_tools(prepared.request), self.api.host, client.memory)
         self.prepared = prepared = prepared._replace(request=request)
         number, tracker, refused = client.report.number, self._tracker, self._refused_tools
-        is_second, divergence, has_old_tools = self.is_resent_transcript, tracker.divergence, tracker.has_old_tools
+        is_second, divergence, has_old_tools = self.was_refused_for_reasoning, tracker.divergence, tracker.has_old_tools
         client.report.emit(Restored(number, prepared, is_second, self.api, divergence, refused, has_old_tools))
 
     @property
@@ -176,11 +177,12 @@ class Attempt:
         """
         client, services = self._client, self._services
         if self.prepared is None:
-            # A host that does not insist on reasoning gets the history as it is.
+            # A host that does not insist on reasoning gets no transcript; it leaves fillers out (`chat_api`).
             strategy = services.config.missing_reasoning_strategy if self.api.host.requires_reasoning else "placeholder"
             self._prepare(prepare(self.request, self._found, strategy, client.memory))
         assert self.prepared is not None
         body = self.api.encode(self.prepared.request, client.memory)
+        # Before the call: a client that leaves during it asks again.
         client.memory.keep()
         is_beta = rules.needs_beta(self.request)
         destination = self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned, is_beta=is_beta)
@@ -263,7 +265,7 @@ def read_stream(response: StreamedResponse, read: Read, record_sent: Callable[[]
 
     `record_sent` runs while nothing has arrived yet, or after the first event was forwarded.
     """
-    has_begun = is_recorded = False
+    has_begun = False
     if not response.has_input:
         record_sent()
     with closing(response.stream()) as pieces:
@@ -288,9 +290,7 @@ def read_stream(response: StreamedResponse, read: Read, record_sent: Callable[[]
                 if not has_begun:
                     # After comments, or after a part of it, the first event is still to come.
                     has_begun = events.is_progress
-                    if has_begun or not is_recorded:
-                        is_recorded = True
-                        record_sent()
+                    record_sent()
 
 
 def _split_first_event(data: bytes) -> tuple[bytes, ...]:

@@ -206,9 +206,9 @@ class RelayedApi(NamedTuple):
     failure_events: Callable[[ProxyError], bytes] = lambda error: b""
 
 
-# Until the endpoint has parsed the body.
-# One of an agent has up to about 80 characters.
+# Those of agents have up to about 80 characters.
 _LONGEST_CHAT_ID = 100
+# Until the endpoint has parsed the body.
 _NOT_PARSED = ChatRequest("", "", ())
 
 
@@ -218,7 +218,7 @@ class ClientRequest(NamedTuple):
     Three kinds of key may pay for it. The first two are `credential`, the third takes its place for one call:
 
         the caller's own    it came with the request
-        a held key          the owner's: DEEPSEEK_API_KEY, or the variable of an `upstream_key_env`; then `is_held`
+        a held key          the owner's: DEEPSEEK_API_KEY, or the variable of an `upstream_key_env`; then `has_held_key`
         a leased key        the owner's: one of the `key_env` of a table [upstreams], see `Target.lease`
 
     No client may see a key of the owner.
@@ -230,7 +230,7 @@ class ClientRequest(NamedTuple):
     # The caller's namespace: its reasoning is stored under digests made of this.
     namespace: bytes
     credential: str
-    is_held: bool = False
+    has_held_key: bool = False
     # The client to watch; a background job has its own.
     peer: Peer | None = None
     # Whether to convert calls in the model's own markup, whatever the upstream.
@@ -245,9 +245,9 @@ class ClientRequest(NamedTuple):
     upstream_api: UpstreamApi = CHAT
     # Set if the response cache may answer it. It is then streamed, whatever the client wants.
     cache: AnswerCache | None = None
-    # Whether the client wants that stream as one chat completion.
+    # Two ways to a plain answer that is streamed to us: it is joined to one chat completion; or the client gets nothing
+    # before its end, and the Writer of its API joins it.
     wants_completion: bool = False
-    # Whether the client gets nothing before the end of the answer, though it is streamed to us.
     is_plain: bool = False
     # Why this caller may not spend the keys of `key_env`; None if it may.
     spend_refusal: ProxyError | None = None

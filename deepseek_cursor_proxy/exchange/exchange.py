@@ -1,17 +1,18 @@
 """One generation, from a client's request to its last delta.
 
-    open       identify, look up, track the chat, send (which restores)      a failure is an HTTP error
-    deltas     read, add up, store, forward                                  a failure is an error in the stream
+    open       look up the turns and the chat, send (which restores)      a failure is an HTTP error
+    deltas     read, add up, store, forward                               a failure is an error in the stream
     close      store an incomplete turn, end the call, report
 
 `_send` is the loop that all calls are made in: an attempt sends, and after a failure `Failover` returns the next one.
 
-An answer that ends with neither text nor calls is discarded and the request sent once more, if nothing was forwarded. A
-turn or call is stored before the batch that completes it is forwarded.
+An answer that ends with neither text nor calls is discarded and the request sent once more, if no content was
+forwarded. A turn or call is stored before the batch that completes it is forwarded. A client that wants a plain answer
+gets nothing before its end, so that a broken one can be asked for again.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -40,11 +41,7 @@ from deepseek_cursor_proxy.observers.events import (
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker, PromptTokens, sort_tools
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
-from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, redact_keys
-
-
-class _EmptyTurn(Exception):
-    """The answer has neither text nor calls; the request is sent again."""
+from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, hide_secret
 
 
 class Exchange:
@@ -79,16 +76,22 @@ class Exchange:
         self._client = client
         self._failover = Failover(client, found, self._tracker, services)
         self._started = time.monotonic()
-        self._attempt = self._failover.first()
-        self._request = request = self._attempt.request
+        try:
+            self._attempt = self._failover.new_attempt()
+        except BaseException:
+            self._failover.end(was_complete=False)
+            raise
+        request = self._attempt.request
+        self._is_streamed = request.stream
+        # Never reset: what was forwarded of an answer that failed stays so.
         self._first_delta: float | None = None
-        self._reply = Reply()
-        self._logprobs = client.logprobs if request.params.get("logprobs") else None
-        self._recorder = TurnRecorder(self._reply, services.reasoning_store, client.namespace)
         # Whether anything was yielded, even if only a heartbeat.
         self._has_output = False
+        self._logprobs = client.logprobs if request.params.get("logprobs") else None
         # The usage of an empty turn after which the request was sent again.
         self._discarded: Mapping[str, Any] | None = None
+        self._begin_answer()
+        # Unless the answer is completed or fails.
         self._end = CLIENT_LEFT
         # Of a call that was sent, but not accepted by the time its client left.
         self._connect_seconds: float | None = None
@@ -104,14 +107,15 @@ class Exchange:
     def _send(self) -> None:
         """Make calls until an upstream accepts one; `Failover` decides what follows a failure, or raises the error.
 
-        A call that fails is judged as if nothing had been forwarded, also one that repeats a turn or its history.
+        A call that fails is judged as if nothing had been forwarded. What was is no reason to give up: whatever led
+        here, an empty turn or the table, found that the client can take another answer.
         """
         while True:
             try:
                 self._attempt.send()
                 break
             except CALL_ERRORS as error:
-                self._attempt = self._failover.after(self._attempt, error)
+                self._attempt = self._failover.next_attempt(self._attempt, error)
         if not self._attempt.is_cached:
             self._failover.record_acceptance()
 
@@ -119,25 +123,24 @@ class Exchange:
         """The answer as it arrives, up to its finish_reason; otherwise raises the ProxyError."""
         batches = self._deltas()
         if self._client.wants_completion:
-            batches = join_stream(batches, has_server_tools=bool(self._request.server_tools))
+            batches = join_stream(batches, has_server_tools=bool(self._attempt.request.server_tools))
         return batches
 
     def _deltas(self) -> Batches:
         try:
             while True:
                 try:
-                    yield from self._read()
-                    break
-                except _EmptyTurn:
-                    self._discard_answer()
-                    self._send()
+                    if not (yield from self._read()):
+                        break
+                    self._attempt.close(was_complete=True)
+                    self._discarded = self._reply.usage or {}
                 except ProxyError as error:
                     # An error after the finish_reason does not matter: the client has the whole answer.
                     if self._reply.is_finished:
                         break
-                    self._attempt = self._failover.after(self._attempt, error, self._output, in_answer=True)
-                    self._begin_answer()
-                    self._send()
+                    self._attempt = self._failover.next_attempt(self._attempt, error, self._output, in_answer=True)
+                self._begin_answer()
+                self._send()
             self._end = COMPLETED
         except BaseException as error:
             self._fail(error)
@@ -145,15 +148,15 @@ class Exchange:
         finally:
             self.close()
 
-    def _read(self) -> Batches:
-        """The answer to the current attempt, added up and stored as it arrives."""
+    def _read(self) -> Generator[Batch, None, bool]:
+        """The answer to the current attempt, added up and stored as it arrives. Returns whether to ask again."""
         is_empty = False
         held: Batch = []
         with closing(self._attempt.read()) as steps:
             for events in steps:
                 self._add_up(events.batch)
                 if events.is_durable:
-                    is_empty = is_empty or self._is_empty_turn()
+                    is_empty = is_empty or self._can_repeat()
                 if is_empty:
                     # Only the usage can follow.
                     continue
@@ -163,7 +166,7 @@ class Exchange:
                         self._attempt.response.end_soon()
                 if events.batch:
                     self._has_output = True
-                if self._is_held:
+                if self._is_held_back:
                     held += events.batch
                     yield [Heartbeat()]
                 elif events.batch:
@@ -172,12 +175,13 @@ class Exchange:
                 if events.problem is not None:
                     raise events.problem
         if is_empty:
-            raise _EmptyTurn
-        if self._request.stream and not self._reply.is_finished:
+            return True
+        if self._is_streamed and not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
         if (cache := self._client.cache) is not None:
             tokens = read_usage(self._reply.usage) if self._reply.usage is not None else None
             cache.store_answer(self._reply, tokens, self._cost(tokens, time.time()))
+        return False
 
     def progress(self) -> Progress:
         """The progress of the request. Called by any thread."""
@@ -199,27 +203,23 @@ class Exchange:
         """The notice before the answer; final once the answer has begun."""
         return self._attempt.prepared.notice if self._attempt.prepared is not None else ""
 
-    def _is_empty_turn(self) -> bool:
+    def _can_repeat(self) -> bool:
         """Whether the answer ended with neither text nor calls, and a retry may help: an agent would stop."""
         config, reply = self._services.config, self._reply
-        if not reply.is_finished or reply.finish_reason != "stop" or not reply.is_blank:
+        if reply.finish_reason != "stop" or not reply.has_no_answer:
             return False
         if config.repair_turns == "off" or not config.retry_budget or self._discarded is not None:
             return False
         # Thinking that was forwarded cannot be taken back.
-        is_whole = self._client.is_plain or not self._request.stream
+        is_whole = self._client.is_plain or not self._is_streamed
         return not self._attempt.is_cached and (is_whole or self._output < Output.CONTENT)
 
-    def _discard_answer(self) -> None:
-        """Forget an empty turn before the request is sent again; its usage counts."""
-        self._attempt.close(was_complete=True)
-        self._discarded = self._reply.usage or {}
-        self._begin_answer()
-
     def _begin_answer(self) -> None:
-        """Forget what was read: none of it was forwarded, and the request is sent again."""
+        """Begin with the first answer, or with another one: no content of the last was forwarded."""
         self._reply = reply = Reply()
         self._recorder = TurnRecorder(reply, self._services.reasoning_store, self._client.namespace)
+        if self._logprobs is not None:
+            self._logprobs.clear()
 
     def _add_up(self, batch: Batch) -> None:
         reply = self._reply
@@ -236,20 +236,20 @@ class Exchange:
             )
 
     @property
-    def _is_held(self) -> bool:
-        """Whether the client of a plain answer gets nothing yet: while DeepSeek only thinks, it may be asked again."""
-        return self._client.is_plain and self._reply.is_blank and not self._reply.is_finished
+    def _is_held_back(self) -> bool:
+        """Whether the client gets nothing yet: until a plain answer is whole, the request may be sent again."""
+        return self._client.is_plain and not self._reply.is_finished
 
     @property
     def _output(self) -> Output:
         """What of the answer was forwarded."""
-        if self._is_held:
+        if self._is_held_back:
             return Output.NOTHING
         if not self._reply.is_empty:
             return Output.CONTENT
         if self._first_delta is not None:
             return Output.DELTAS
-        return Output.HEARTBEATS if self._has_output and self._request.stream else Output.NOTHING
+        return Output.HEARTBEATS if self._has_output and self._is_streamed else Output.NOTHING
 
     def fail(self, error: Exception) -> None:
         """End the exchange because its consumer failed: the answer could not be written for the client."""
@@ -267,7 +267,7 @@ class Exchange:
             # The upstream's text may quote the key it was called with.
             if self._attempt.has_owner_key or len(credential) >= SHORTEST_SECRET:
                 error.hide(credential)
-            self._end = self._end._replace(message=redact_keys(error.message.replace(credential, "***")))
+            self._end = self._end._replace(message=hide_secret(error.message, credential))
 
     def close(self) -> None:
         """Idempotent. Also ends an exchange whose deltas were never read."""
@@ -292,12 +292,13 @@ class Exchange:
             # A cached answer says nothing new about the upstream.
             return
         if (usage := self._reply.usage) is not None:
-            tokens = finished.tokens if usage is finished.usage and finished.tokens else read_usage(usage)
+            # Of this answer alone, without a discarded one before it.
+            tokens = read_usage(usage)
             prompt = PromptTokens(tokens.prompt, tokens.hit, finished.upstream, finished.facts.model)
             self._tracker.record_tokens(prompt)
         if is_complete:
             attempt.upstream.learn(
-                self._reply, has_thinking=attempt.request.thinking, was_transcript=attempt.is_resent_transcript
+                self._reply, has_thinking=attempt.request.thinking, was_transcript=attempt.was_refused_for_reasoning
             )
 
     def _finished_event(self) -> Finished:

@@ -1,28 +1,29 @@
 """Failover: the attempts of one generation, the first and those that follow failures.
 
-A failed call and a broken answer both go through `Failover.after`. It collects the facts, has the table of `next_step`
-decide, waits if the step has a pause, and returns the attempt to send: the same one, perhaps in another form, or one
-for another key or upstream. The first row that fits counts; nothing in the table sends, waits or changes anything.
+A failed call and a broken answer both go through `Failover.next_attempt`. It collects the facts, has the table of
+`next_step` decide, waits if the step has a pause, and returns the attempt to send: the same one, perhaps in another
+form, or one for another key or upstream. The first row that fits counts; nothing in the table sends, waits or changes
+anything.
 
     failure                              if                                                     next
     history refused, reasoning missing   no content forwarded; not sent again for this yet       TRANSCRIPT
-    any                                  a delta was forwarded; one upstream: a heartbeat       GIVE_UP
-    dropped, 429, 500, 502-504           only upstream; budget left                             RETRY
+    any                                  a delta was forwarded; without tables: a heartbeat     GIVE_UP
+    dropped, 429, 500, 502-504           without tables; budget left                            RETRY
     server tools refused                                                                        WITHOUT_TOOLS
-    `cause_of` gives None                or there is no other upstream                          GIVE_UP
+    `cause_of` gives None                or without tables                                      GIVE_UP
     429, 402, 401                        another key of its `key_env` is ready                  OTHER_KEY
     any                                  an upstream was not asked yet                          OTHER_UPSTREAM
     any                                  an asked upstream may recover; budget left             NEW_ROUND
     any                                                                                         GIVE_UP
 
-A heartbeat ends retries at a single upstream, because the call has waited there for seconds and would wait again from
-the start; the next of several may answer at once.
+"Tables" are those of [upstreams]; without them the settings name the only upstream. There a heartbeat ends the retries,
+because the call has waited for seconds and would wait again from the start; the next of several may answer at once.
 
 `cause_of` says what a failure means for the upstream, where there are several:
 
     failure                                       cause           breaker              its key
-    cannot be reached, is no API                  UNREACHABLE     opens at once
-    silent                                        UNREACHABLE     opens after some
+    cannot be reached, is no API                  UNANSWERED     opens at once
+    silent                                        UNANSWERED     opens after some
     connection or answer broke, 5xx               BROKEN          opens after some
     429                                           BUSY                                 is paused for seconds
     402, or 401 with a leased key                 UNPAID, KEY_REFUSED                  is set aside
@@ -66,7 +67,7 @@ from deepseek_cursor_proxy.net.wait import pause
 from deepseek_cursor_proxy.observers.events import Rerouted, UpstreamChanged
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns
-from deepseek_cursor_proxy.redaction import redact_keys, safe_text
+from deepseek_cursor_proxy.redaction import hide_secret, safe_text
 
 # The errors of a call that are due to the upstream, the network or the call limit.
 CALL_ERRORS = (UpstreamRefused, UpstreamFailed, UpstreamTimeout, QueueFull)
@@ -113,7 +114,7 @@ class Next(Enum):
 class Cause(Enum):
     """Why another upstream is asked."""
 
-    UNREACHABLE = "unreachable"
+    UNANSWERED = "unanswered"
     BROKEN = "broken"
     BUSY = "busy"
     UNPAID = "unpaid"
@@ -131,37 +132,35 @@ class Facts(NamedTuple):
     """What decides, besides the error, when a call or its answer fails."""
 
     output: Output = Output.NOTHING
-    # Whether the history was sent as a transcript to this upstream.
-    is_resent_transcript: bool = False
+    # Whether this upstream refused the history before, so that it was sent again, as a transcript.
+    was_refused_for_reasoning: bool = False
     # Whether the failure may be due to the tools that DeepSeek runs itself.
     refuses_tools: bool = False
-    # Whether there is one upstream: the configuration has no tables [upstreams].
-    is_only: bool = True
-    # Whether the failure is temporary, and the retry budget allows the pause before a retry.
-    can_retry: bool = False
+    # Whether the configuration has tables [upstreams]; without them there is one upstream, that of the settings.
+    has_tables: bool = False
+    # Whether the failure is temporary (with tables: that of any upstream), and the budget has room for a pause.
+    can_pause: bool = False
     cause: Cause | None = None
     has_other_key: bool = False
     has_untried: bool = False
-    # Whether an upstream that failed may recover, and the retry budget allows the pause before it is asked again.
-    can_begin_round: bool = False
 
 
 def next_step(error: ProxyError, facts: Facts) -> Next:
-    if is_reasoning_refusal(error) and not facts.is_resent_transcript and facts.output < Output.CONTENT:
+    if is_reasoning_refusal(error) and not facts.was_refused_for_reasoning and facts.output < Output.CONTENT:
         return Next.TRANSCRIPT
-    if facts.output > (Output.NOTHING if facts.is_only else Output.HEARTBEATS):
+    if facts.output > (Output.HEARTBEATS if facts.has_tables else Output.NOTHING):
         return Next.GIVE_UP
-    if facts.can_retry and facts.is_only:
+    if facts.can_pause and not facts.has_tables:
         return Next.RETRY
     if facts.refuses_tools:
         return Next.WITHOUT_TOOLS
-    if facts.is_only or facts.cause is None:
+    if not facts.has_tables or facts.cause is None:
         return Next.GIVE_UP
     if facts.has_other_key and facts.cause.is_of_key:
         return Next.OTHER_KEY
     if facts.has_untried:
         return Next.OTHER_UPSTREAM
-    return Next.NEW_ROUND if facts.can_begin_round else Next.GIVE_UP
+    return Next.NEW_ROUND if facts.can_pause else Next.GIVE_UP
 
 
 def is_reasoning_refusal(error: ProxyError) -> bool:
@@ -173,13 +172,13 @@ def is_reasoning_refusal(error: ProxyError) -> bool:
 def cause_of(error: ProxyError, model: str, *, is_leased_key: bool) -> Cause | None:
     """Why to ask another upstream after a call for `model` failed; None if the client gets the error."""
     if isinstance(error, UpstreamTimeout):
-        return Cause.UNREACHABLE
+        return Cause.UNANSWERED
     if isinstance(error, UpstreamDropped):
         return Cause.BROKEN
     if isinstance(error, QueueFull) or error.code == _REASONING_REFUSED or is_reasoning_refusal(error):
         return Cause.OTHER
     if isinstance(error, UpstreamFailed):
-        return Cause.UNREACHABLE
+        return Cause.UNANSWERED
     if not isinstance(error, UpstreamRefused):
         return None
     if error.status >= 500:
@@ -194,7 +193,7 @@ def cause_of(error: ProxyError, model: str, *, is_leased_key: bool) -> Cause | N
 _CAUSES = {429: Cause.BUSY, 402: Cause.UNPAID, 401: Cause.KEY_REFUSED, 403: Cause.OTHER, 404: Cause.OTHER}
 
 
-def name_refusal(error: ProxyError) -> ProxyError:
+def final_refusal(error: ProxyError) -> ProxyError:
     """The error for the client: a reasoning refusal that is final gets its own code."""
     if not is_reasoning_refusal(error):
         return error
@@ -222,6 +221,13 @@ def temporary_failure(error: ProxyError) -> TemporaryFailure | None:
     return None
 
 
+class Pause(NamedTuple):
+    """The seconds before a retry, and the reason for it, one of RETRY_REASONS."""
+
+    seconds: float
+    reason: str
+
+
 class Retries:
     """The pauses of one request within its budget; `reasons` are those of its retries, each of RETRY_REASONS."""
 
@@ -239,22 +245,20 @@ class Retries:
         self._uniform = uniform
         self._deadline = now() + budget
 
-    def pause_after(self, failure: TemporaryFailure | None) -> float | None:
-        """The seconds before the next call; None if the failure is permanent, or they would exceed the budget."""
+    def pause_after(self, failure: TemporaryFailure | None) -> Pause | None:
+        """The pause before the next call; None if the failure is permanent, or the budget has no room for it."""
         if failure is None:
             return None
         seconds = _FIRST_PAUSE_SECONDS * 2 ** min(len(self.reasons), 16)
         seconds = min(seconds, _LONGEST_PAUSE_SECONDS) * (1 - self._uniform(*_JITTER))
         # When DeepSeek asks for a longer wait than the budget, the client gets the error at once and can decide.
         seconds = max(seconds, failure.retry_after)
-        return seconds if self._now() + seconds <= self._deadline else None
+        return Pause(seconds, failure.reason) if self._now() + seconds <= self._deadline else None
 
-    def wait(self, seconds: float | None, failure: TemporaryFailure | None) -> None:
+    def wait(self, pause: Pause) -> None:
         """Wait, then count the retry that follows."""
-        assert seconds is not None
-        assert failure is not None
-        self._pause(seconds)
-        self.reasons.append(failure.reason)
+        self._pause(pause.seconds)
+        self.reasons.append(pause.reason)
 
 
 class Failover:
@@ -266,9 +270,11 @@ class Failover:
         self._found = found
         self._tracker = tracker
         self._services = services
+        # Without tables [upstreams] there is one upstream, that of the settings, and no chat that needs a route.
         targets, self._routed = find_targets(client, found.history.conversation, services.upstreams)
         self._route = services.upstreams.route(self._routed.digest) if self._routed is not None else None
         self.retries = Retries(services.config.retry_budget, lambda seconds: pause(seconds, client.peer))
+        # Those that were not asked yet in this round, in their order.
         self._untried = [target for target in targets if target.upstream.has_keys]
         # The upstreams that may succeed after a pause, each with its failure.
         self._waiting: list[tuple[Target, TemporaryFailure]] = []
@@ -278,80 +284,88 @@ class Failover:
         self.rerouted: list[str] = []
         self._use(self._untried.pop(0) if self._untried else targets[0])
 
-    @property
-    def _is_only(self) -> bool:
-        """Whether there is one upstream, that of the settings."""
-        return self._routed is None
-
-    def first(self) -> Attempt:
+    def new_attempt(self) -> Attempt:
+        """An attempt at the current upstream with the current key."""
         return Attempt(self._client, self._found, self._tracker, self._target, self._services)
 
     def check_key(self) -> None:
-        """Raise UpstreamFailed if there is no key for any upstream."""
+        """Raise UpstreamFailed if no upstream has a key. Later targets have one: those without are never asked."""
         if self._target.lease is None and self._target.upstream.keys is not None:
             raise _no_key(self._target)
 
-    def after(
-        self, attempt: Attempt, error: ProxyError, output: Output = Output.NOTHING, *, in_answer: bool = False
+    def next_attempt(
+        self, failed: Attempt, error: ProxyError, output: Output = Output.NOTHING, *, in_answer: bool = False
     ) -> Attempt:
-        """Wait if needed, then return the next attempt; raises the final error if none follows.
+        """Wait if needed, then return the attempt to send next; raises the final error if none follows.
 
         Also raises MissingReasoning if the setting `missing_reasoning_strategy` rejects transcripts. `in_answer`: the
         upstream accepted the call, and the error came in the answer; `output` is what of the answer was forwarded.
         """
         # First, so that others can have the slot while this request pauses.
-        attempt.close()
+        failed.close()
         if in_answer:
             name_upstream(error, self._target.upstream.name)
-        failure, cause = temporary_failure(error), self._cause_of(error)
-        retry_pause = self.retries.pause_after(failure)
-        # The upstreams of the next round, which begins when the first of them may have recovered.
+        failure, cause, has_tables = temporary_failure(error), self._cause_of(error), self._routed is not None
         waiting = [*self._waiting, *([(self._target, failure)] if failure is not None else [])]
-        soonest = min([failure for _, failure in waiting], key=lambda failure: failure.retry_after, default=None)
-        round_pause = self.retries.pause_after(soonest)
+        # With tables a pause begins a round, when the first of the upstreams may have recovered.
+        waiting.sort(key=lambda each: each[1].retry_after)
+        pause = self.retries.pause_after(failure if not has_tables else waiting[0][1] if waiting else None)
         facts = Facts(
             output=output,
-            is_resent_transcript=attempt.is_resent_transcript,
+            was_refused_for_reasoning=failed.was_refused_for_reasoning,
             # In an answer of one of several upstreams, the next one is asked instead.
-            refuses_tools=attempt.refuses_tools(error, in_answer=in_answer) and (self._is_only or not in_answer),
-            is_only=self._is_only,
-            can_retry=retry_pause is not None,
+            refuses_tools=failed.refuses_tools(error, in_answer=in_answer) and not (has_tables and in_answer),
+            has_tables=has_tables,
+            can_pause=pause is not None,
             cause=cause,
             has_other_key=self._has_other_key,
             has_untried=bool(self._untried),
-            can_begin_round=round_pause is not None,
         )
-        step = next_step(error, facts)
-        if step is Next.RETRY:
-            self.retries.wait(retry_pause, failure)
-            attempt.retries += 1
-            return attempt
-        if step is Next.TRANSCRIPT:
-            attempt.use_transcript()
-            return attempt
-        if step is Next.WITHOUT_TOOLS:
-            attempt.leave_out_tools()
-            return attempt
-        self._release_key()
-        self._record_failure(attempt, error, cause)
-        if step is Next.GIVE_UP:
-            raise self._final_error(attempt, error, output) from None
-        if step is Next.OTHER_KEY:
-            self._untried.insert(0, self._target)
-        elif step is Next.OTHER_UPSTREAM:
-            self._waiting = waiting
-        else:
-            self.retries.wait(round_pause, soonest)
-            self._untried, self._waiting = [target for target, _ in waiting], []
-        self._use(self._untried.pop(0))
-        return self._attempt_after(attempt)
+        match next_step(error, facts):
+            case Next.RETRY:
+                assert pause is not None
+                self.retries.wait(pause)
+                next_one = failed
+            case Next.TRANSCRIPT:
+                failed.use_transcript()
+                next_one = failed
+            case Next.WITHOUT_TOOLS:
+                failed.leave_out_tools()
+                next_one = failed
+            case Next.GIVE_UP:
+                self._leave(failed, error, cause)
+                raise self._final_error(failed, error, cause, output) from None
+            case Next.OTHER_KEY:
+                self._leave(failed, error, cause)
+                self._waiting = waiting
+                next_one = self._move_to(self._target, failed)
+            case Next.OTHER_UPSTREAM:
+                self._leave(failed, error, cause)
+                self._waiting = waiting
+                next_one = self._move_to(self._untried.pop(0), failed)
+            case Next.NEW_ROUND:
+                assert pause is not None
+                self._leave(failed, error, cause)
+                self.retries.wait(pause)
+                # Each once, also if several of its keys were busy.
+                self._untried = [*{target.upstream.name: target for target, _ in waiting}.values()]
+                self._waiting = []
+                next_one = self._move_to(self._untried.pop(0), failed)
+        next_one.retries = len(self.retries.reasons)
+        return next_one
 
-    def _attempt_after(self, failed: Attempt) -> Attempt:
-        """An attempt with the key or upstream that is used now."""
-        attempt, before = self.first(), failed.upstream.name
+    def _leave(self, failed: Attempt, error: ProxyError, cause: Cause | None) -> None:
+        """Release the key, and record what the failure says about it or about the upstream."""
+        self._release_key()
+        self._record_failure(failed, error, cause)
+
+    def _move_to(self, target: Target, failed: Attempt) -> Attempt:
+        """An attempt at this upstream, perhaps the same one with another key."""
+        before = self._target.upstream.name
+        self._use(target)
+        attempt = self.new_attempt()
         attempt.follow(failed)
-        attempt.retries = len(self.retries.reasons)
-        if (name := attempt.upstream.name) != before:
+        if (name := target.upstream.name) != before:
             self.rerouted.append(before)
             report = self._client.report
             report.emit(Rerouted(report.number, before, self._failures[before], name))
@@ -371,7 +385,7 @@ class Failover:
         self._services.upstreams.record_route(self._routed.digest, route)
 
     def end(self, *, was_complete: bool) -> None:
-        """Release the key when the request is over."""
+        """Release the key when the request is over; a complete answer closes the upstream's breaker."""
         self._release_key()
         if was_complete and self._target.upstream.breaker is not None:
             self._target.upstream.breaker.record_success()
@@ -413,9 +427,9 @@ class Failover:
         self._failures.pop(upstream.name, None)
         self._failures[upstream.name] = reason = _short_reason(error, attempt.credential)
         change = UpstreamChanged(upstream.name, False, reason)
-        if cause in (Cause.UNREACHABLE, Cause.BROKEN):
+        if cause in (Cause.UNANSWERED, Cause.BROKEN):
             # A missing or unreadable answer may be due to what was asked.
-            is_sure = cause is Cause.UNREACHABLE and isinstance(error, (ConnectionTimeout, UpstreamFailed))
+            is_sure = cause is Cause.UNANSWERED and isinstance(error, (ConnectionTimeout, UpstreamFailed))
             if upstream.breaker.record_failure(self._routed.digest, is_sure=is_sure and not self._is_accepted):
                 self._services.observers.emit(change._replace(seconds=upstream.breaker.seconds_left))
         elif lease is None or upstream.keys is None:
@@ -428,11 +442,11 @@ class Failover:
             change = change._replace(seconds=_REFUSED_SECONDS, key=lease.key.digest, model=model)
             self._services.observers.emit(change)
 
-    def _final_error(self, attempt: Attempt, error: ProxyError, output: Output) -> ProxyError:
+    def _final_error(self, attempt: Attempt, error: ProxyError, cause: Cause | None, output: Output) -> ProxyError:
         """The error that the client gets."""
-        error = name_refusal(error)
+        error = final_refusal(error)
         if isinstance(error, UpstreamRefused):
-            if error.status == 401 and self._client.is_held and self._target.lease is None:
+            if error.status == 401 and self._client.has_held_key and self._target.lease is None:
                 # A 401 would make users check their own key.
                 error = UpstreamFailed(
                     "DeepSeek does not accept the key of this proxy. The owner must set a valid DEEPSEEK_API_KEY, or "
@@ -441,15 +455,14 @@ class Failover:
                 )
             else:
                 error = explain(error, len(attempt.request.tools), self._target.upstream.name)
-        return self._with_failures(error) if output <= Output.HEARTBEATS else error
+        return self._with_failures(error, cause) if output <= Output.HEARTBEATS else error
 
-    def _with_failures(self, error: ProxyError) -> ProxyError:
+    def _with_failures(self, error: ProxyError, cause: Cause | None) -> ProxyError:
         """The last error with the upstreams asked before; never one that blames the client's key."""
         failures = [f"{name} ({reason})" for name, reason in self._failures.items()]
-        cause = self._cause_of(error)
-        if cause is None or self._is_only:
+        if cause is None or self._routed is None:
             return error
-        if len(failures) > 1 and cause not in (Cause.UNREACHABLE, Cause.BROKEN, Cause.BUSY):
+        if len(failures) > 1 and cause not in (Cause.UNANSWERED, Cause.BROKEN, Cause.BUSY):
             message = f"No upstream can answer: {', '.join(failures)}. Try again in a moment."
             return UpstreamFailed(message, retry_after=_RETRY_AFTER_SECONDS)
         if cause is Cause.KEY_REFUSED:
@@ -470,9 +483,7 @@ def _no_key(target: Target) -> UpstreamFailed:
 
 
 def _short_reason(error: ProxyError, credential: str) -> str:
-    error = name_refusal(error)
+    error = final_refusal(error)
     if isinstance(error, UpstreamRefused):
         return f"answered {error.status}"
-    # The upstream's text may quote the key it was called with.
-    text = error.message.replace(credential, "***") if credential else error.message
-    return safe_text(redact_keys(text).partition(". ")[0].rstrip("."), 120)
+    return safe_text(hide_secret(error.message, credential).partition(". ")[0].rstrip("."), 120)

@@ -89,11 +89,11 @@ class TurnRecorder:
                 is_searched = True
                 extras.append((server_turns.record_keys(self._namespace, echo, keys), echo.server_items))
         if new:
-            # Each reasoning once, under all its keys: one turn may be echoed in several forms.
+            # Each text once, under all its keys: one turn may be echoed in several forms.
             keys_of: dict[str, tuple[bytes, ...]] = {}
-            for record_keys, reasoning in new + extras:
-                keys_of[reasoning] = (*keys_of.get(reasoning, ()), *record_keys)
-            merged = [*zip(keys_of.values(), keys_of, strict=True)]
+            for record_keys, text in new + extras:
+                keys_of[text] = (*keys_of.get(text, ()), *record_keys)
+            merged = [(record_keys, text) for text, record_keys in keys_of.items()]
             can_wait = not (has_calls or is_searched or rules.is_in_tool_loop(prepared.request))
             self._store.record(merged, can_wait=can_wait, caller=self._namespace)
 
@@ -110,8 +110,10 @@ class TurnRecorder:
 def _with_objects(turn: Message) -> list[Message]:
     """The turn with what clients of Messages echo in place of invalid arguments: a repair, or an empty object."""
     invalid = {call.arguments for call in turn.tool_calls if object_in(call.arguments) is None}
+    if not invalid:
+        return []
     found = []
     for objects in ({text: json.dumps(repair_object(text)) for text in invalid}, dict.fromkeys(invalid, "{}")):
         calls = [call._replace(arguments=objects.get(call.arguments, call.arguments)) for call in turn.tool_calls]
-        found += [turn._replace(tool_calls=tuple(calls))] if invalid else []
+        found.append(turn._replace(tool_calls=tuple(calls)))
     return found

@@ -1,7 +1,7 @@
 """Services: what every endpoint and exchange uses: the store, the upstreams, the observers, and the features.
 
-`proxy.build` opens the features. Where one takes part in a request, `Services` has a function, which does nothing
-unless the feature has put its own there.
+`proxy.build` opens the features. Where one takes part in a request, `Services` has a function for the core alone, which
+the feature replaces with its own.
 """
 
 import itertools
@@ -117,7 +117,7 @@ class Services:
             chats=Chats(),
             memory=ChatMemory(),
             upstream_client=client,
-            upstreams=Upstreams(config, forms, client.call_limits, owner_key(config, access)),
+            upstreams=Upstreams(config, forms, client.call_limits, has_held_key=_has_held_key(config, access)),
             reasoning_forms=forms,
             key_namespaces=KeyNamespaces(database),
             prices=PriceList(config),
@@ -152,7 +152,11 @@ class Services:
             access=access,
             upstream_client=client,
             upstreams=Upstreams(
-                config, self.reasoning_forms, client.call_limits, owner_key(config, access), self.upstreams
+                config,
+                self.reasoning_forms,
+                client.call_limits,
+                self.upstreams,
+                has_held_key=_has_held_key(config, access),
             ),
             prices=PriceList(config),
         )
@@ -197,9 +201,9 @@ def _build_observers(config: ProxyConfig, features: Iterable[Feature] = ()) -> O
     return Observers(console.handlers, *(feature.handlers() for feature in features))
 
 
-def owner_key(config: ProxyConfig, access: Access) -> str | None:
-    """The held key, or else a variable that holds one for a named key: these are for DeepSeek alone. None: no such."""
-    return access.held_key or next((key.upstream_key_env for key in config.keys.values() if key.upstream_key_env), None)
+def _has_held_key(config: ProxyConfig, access: Access) -> bool:
+    """Whether any caller's requests are sent with a held key, which is for DeepSeek alone."""
+    return access.held_key is not None or any(key.upstream_key_env for key in config.keys.values())
 
 
 def _warn_of_pictures(config: ProxyConfig) -> None:

@@ -281,9 +281,9 @@ class Upstreams:
         config: ProxyConfig,
         forms: ReasoningForms,
         limits: CallLimits,
-        held_key: str | None = None,
         former: "Upstreams | None" = None,
         *,
+        has_held_key: bool = False,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._limits = limits
@@ -291,7 +291,7 @@ class Upstreams:
         # The upstream of the settings; None if there are tables [upstreams].
         self.only = None if config.upstreams else Upstream.from_settings(config, forms)
         self._all = {
-            name: Upstream.from_table(name, table, forms, _keys(name, table, held_key, environment))
+            name: Upstream.from_table(name, table, forms, _keys(name, table, environment, has_held_key=has_held_key))
             for name, table in config.upstreams.items()
         }
         self._lock: threading.Lock = threading.Lock() if former is None else former._lock
@@ -364,11 +364,11 @@ def _draw(chat: bytes, name: str) -> float:
     return -math.log((number + 1) / (2**64 + 1))
 
 
-def _keys(name: str, table: UpstreamTable, held_key: str | None, environment: Mapping[str, str]) -> KeyPool | None:
-    """The keys of `key_env`, whose variables may hold several each; None: the request's key is used."""
+def _keys(name: str, table: UpstreamTable, environment: Mapping[str, str], *, has_held_key: bool) -> KeyPool | None:
+    """The keys of `key_env`, whose variables may hold several each; None: the request's key is used. Empty: no call."""
     if not table.key_env:
         host = hosts.choose(table.host, table.base_url)
-        if held_key is None or host in (hosts.DEEPSEEK, hosts.UNKNOWN):
+        if not has_held_key or host in (hosts.DEEPSEEK, hosts.UNKNOWN):
             return None
         # The held key is DeepSeek's, and its clients' keys are valid only at this proxy.
         _log.warning("[upstreams.%s] is not asked: it has no key_env, and DEEPSEEK_API_KEY is for DeepSeek alone", name)

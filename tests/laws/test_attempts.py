@@ -81,10 +81,12 @@ def expect(case: Case) -> Outcome:
             keys.set_aside(key, min(BUSY[fault] or 5, 60) if fault in BUSY else 600)
             if keys.has_ready(name):
                 untried.insert(0, name)
-        if fault in TEMPORARY and untried[:1] != [name]:
+        if fault in TEMPORARY:
             waiting.append((name, BUSY.get(fault, 0)))
         if not untried and waiting and time.pause(min(seconds for _, seconds in waiting)):
-            untried, waiting = [each for each, _ in waiting], []
+            # That which may recover first, even if it has one busy key and one that is refused.
+            untried = [*dict(sorted(waiting, key=lambda each: each[1]))]
+            waiting = []
         if not untried:
             is_passing = fault in TEMPORARY | TIMEOUTS or in_answer or fault in ("529", "failed", "no stream")
             if len(failed) > 1 and (not is_passing or fault == "still refused"):

@@ -16,6 +16,6 @@ KEY = "sk-0123456789"
 def client_request(
     report: RequestReport, body: dict[str, Any], config: ProxyConfig, credential: str = KEY, **fields: Any
 ) -> ClientRequest:
-    caller = Caller(credential, AccessKey.of(credential), "127.0.0.1")
     http = HttpRequest("POST", "/v1/chat/completions")
+    caller = Caller(credential, AccessKey.of(credential), http)
     return ClientRequest(http, caller, report, ME, credential, body=body, chat=parse(body, config), **fields)

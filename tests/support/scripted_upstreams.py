@@ -279,7 +279,7 @@ class World:
         body = {"model": MODEL, "stream": self.case.stream, "messages": messages, "tools": tools}
         report = self.services.open_report("chat")
         report.add_caller(ME)
-        client = client_request(report, body, self.config, CLIENT_KEY, is_held=self.case.is_held)
+        client = client_request(report, body, self.config, CLIENT_KEY, has_held_key=self.case.is_held)
         try:
             with closing(Exchange.open(client, self.services)) as exchange:
                 for _ in exchange.deltas():

@@ -32,7 +32,7 @@ class TestStream(unittest.TestCase):
         """The first real one waited until everything that had arrived with it was parsed."""
         after = [["heartbeat", ""], "record_sent", ["a", "b"]]
         self.assertEqual(after, self.read(b": keep-alive\n\n" + ROLE + event(content="a") + event(content="b")))
-        after = [["heartbeat"], "record_sent", ["heartbeat"], [""], "record_sent", ["a"]]
+        after = [["heartbeat"], "record_sent", ["heartbeat"], "record_sent", [""], "record_sent", ["a"]]
         self.assertEqual(after, self.read(b": keep-alive\n\n", b": wait\n\n", ROLE + event(content="a")))
 
     def test_the_call_is_recorded_while_there_is_nothing_to_hand_on(self) -> None:

@@ -1,9 +1,13 @@
 """One generation: what is stored and reported when, and which failures reach the client."""
 
+import json
+import os
 from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
-from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamRefused
+from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs
+from deepseek_cursor_proxy.errors import BadRequest, UpstreamDropped, UpstreamRefused
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, Finished
 from tests.unit.exchange.fakes import DONE, ExchangeTestCase, FakeResponse, event
@@ -67,6 +71,38 @@ class TestExchange(ExchangeTestCase):
             exchange = self.open(FakeResponse(piece, UpstreamDropped("reset")), retry_budget=60)
             with self.subTest(piece), self.assertRaises(UpstreamDropped):
                 self.read(exchange)
+
+    def test_a_plain_answer_that_broke_after_text_is_asked_for_again(self) -> None:
+        """Its client has nothing yet."""
+        services = self.services(
+            FakeResponse(THOUGHT, event(content="No"), UpstreamDropped("reset")), FakeResponse(*ANSWER), retry_budget=60
+        )
+        batches = self.read(Exchange.open(self.request(services, is_plain=True), services))
+        self.assertEqual(("Yes.", 1), (texts(batches), self.finished().retries))
+
+    def test_log_probabilities_are_those_of_the_answer_that_counts(self) -> None:
+        logprobs = TokenLogprobs()
+        entries = {"reasoning_content": [{"token": "x", "logprob": -1.0, "bytes": [120]}]}
+        thought = THOUGHT.replace(b'"delta"', b'"logprobs": %b, "delta"' % json.dumps(entries).encode())
+        services = self.services(FakeResponse(thought, STOP + DONE), FakeResponse(thought, *ANSWER), retry_budget=60)
+        request = self.request(services, is_plain=True, logprobs=logprobs)
+        request = request._replace(chat=request.chat._replace(params={"logprobs": True}))
+        self.assertEqual("Yes.", texts(self.read(Exchange.open(request, services))))
+        self.assertEqual(["x"], [entry["token"] for entry in logprobs.reasoning])
+
+    def test_a_request_that_no_upstream_can_be_sent_leaves_no_key_in_use(self) -> None:
+        """Without web search, a choice that forces it is refused when the attempt is made, after a key was taken."""
+        table = {"base_url": "https://api.deepseek.com", "key_env": "KEY"}
+        with mock.patch.dict(os.environ, {"KEY": "sk-of-the-owner"}):
+            services = self.services(upstreams={"one": table})
+        request = self.request(services)
+        tool = {"type": "deepseek_web_search"}
+        request = request._replace(chat=request.chat._replace(server_tools=(tool,), server_choice=tool))
+        with self.assertRaises(BadRequest):
+            Exchange.open(request, services)
+        (upstream,) = services.upstreams.all
+        assert upstream.keys is not None
+        self.assertEqual([0], [key.calls for key in upstream.keys._keys])
 
     def test_an_exchange_closed_midway_stores_its_reasoning_and_reports_that_the_client_left(self) -> None:
         response = FakeResponse(THOUGHT, event(content="Y"))

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.exchange.failover import (
     Output,
     Retries,
     cause_of,
-    name_refusal,
+    final_refusal,
     next_step,
     temporary_failure,
 )
@@ -63,7 +63,7 @@ MODELS = ("deepseek-v4-pro", "deepseek/x", "deepseek/deepseek-v4-pro", "x")
 
 BUSY, SILENT, DROPPED = refused(429), UpstreamTimeout("silent"), UpstreamDropped("reset")
 ONE = Facts()
-SEVERAL = Facts(is_only=False, cause=Cause.BROKEN)
+SEVERAL = Facts(has_tables=True, cause=Cause.BROKEN)
 
 
 class TestTable(unittest.TestCase):
@@ -78,14 +78,16 @@ class TestTable(unittest.TestCase):
                 SEVERAL: Next.TRANSCRIPT,
                 ONE._replace(output=Output.DELTAS): Next.TRANSCRIPT,
                 ONE._replace(output=Output.CONTENT): Next.GIVE_UP,
-                ONE._replace(is_resent_transcript=True): Next.GIVE_UP,
-                SEVERAL._replace(is_resent_transcript=True, cause=Cause.OTHER, has_untried=True): Next.OTHER_UPSTREAM,
+                ONE._replace(was_refused_for_reasoning=True): Next.GIVE_UP,
+                SEVERAL._replace(
+                    was_refused_for_reasoning=True, cause=Cause.OTHER, has_untried=True
+                ): Next.OTHER_UPSTREAM,
             }
             self.assert_rows(error, rows)
 
     def test_an_answer_that_has_begun_is_not_begun_again(self) -> None:
-        one = ONE._replace(can_retry=True, refuses_tools=True)
-        several = one._replace(is_only=False, cause=Cause.BROKEN, has_untried=True)
+        one = ONE._replace(can_pause=True, refuses_tools=True)
+        several = one._replace(has_tables=True, cause=Cause.BROKEN, has_untried=True)
         rows = {
             one._replace(output=Output.HEARTBEATS): Next.GIVE_UP,
             one._replace(output=Output.DELTAS): Next.GIVE_UP,
@@ -97,16 +99,16 @@ class TestTable(unittest.TestCase):
 
     def test_a_failure_that_passes_is_retried_at_the_only_upstream(self) -> None:
         rows = {
-            ONE._replace(can_retry=True): Next.RETRY,
+            ONE._replace(can_pause=True): Next.RETRY,
             ONE: Next.GIVE_UP,
-            SEVERAL._replace(can_retry=True, has_untried=True): Next.OTHER_UPSTREAM,
+            SEVERAL._replace(can_pause=True, has_untried=True): Next.OTHER_UPSTREAM,
         }
         self.assert_rows(BUSY, rows)
 
     def test_a_request_is_sent_without_refused_tools_when_no_retry_helps(self) -> None:
         rows = {
             ONE._replace(refuses_tools=True): Next.WITHOUT_TOOLS,
-            ONE._replace(refuses_tools=True, can_retry=True): Next.RETRY,
+            ONE._replace(refuses_tools=True, can_pause=True): Next.RETRY,
             SEVERAL._replace(refuses_tools=True, has_untried=True): Next.WITHOUT_TOOLS,
         }
         self.assert_rows(refused(500), rows)
@@ -120,14 +122,14 @@ class TestTable(unittest.TestCase):
 
     def test_when_all_were_asked_those_that_may_recover_are_asked_again_within_the_budget(self) -> None:
         rows = {
-            SEVERAL._replace(can_begin_round=True): Next.NEW_ROUND,
-            SEVERAL._replace(can_begin_round=True, has_untried=True): Next.OTHER_UPSTREAM,
+            SEVERAL._replace(can_pause=True): Next.NEW_ROUND,
+            SEVERAL._replace(can_pause=True, has_untried=True): Next.OTHER_UPSTREAM,
             SEVERAL: Next.GIVE_UP,
         }
         self.assert_rows(SILENT, rows)
 
     def test_a_refusal_that_others_would_repeat_is_the_answer(self) -> None:
-        everything = SEVERAL._replace(has_other_key=True, has_untried=True, can_begin_round=True)
+        everything = SEVERAL._replace(has_other_key=True, has_untried=True, can_pause=True)
         self.assert_rows(refused(422), {everything._replace(cause=None): Next.GIVE_UP})
 
 
@@ -140,12 +142,12 @@ class TestCauses(unittest.TestCase):
                 self.assertEqual(expected, (found - {None}).pop() if found != {None} else None)
 
     def test_failures_of_the_upstream(self) -> None:
-        self.assert_causes(Cause.UNREACHABLE, UpstreamTimeout("late"), UpstreamFailed("no name"))
+        self.assert_causes(Cause.UNANSWERED, UpstreamTimeout("late"), UpstreamFailed("no name"))
         self.assert_causes(Cause.BROKEN, UpstreamDropped("cut"), *map(refused, (500, 502, 503, 504, 524, 529)))
         self.assert_causes(Cause.BUSY, refused(429))
         self.assert_causes(Cause.UNPAID, refused(402))
         self.assert_causes(
-            Cause.OTHER, QueueFull("full"), name_refusal(refused(400, NO_REASONING)), refused(400, NO_REASONING)
+            Cause.OTHER, QueueFull("full"), final_refusal(refused(400, NO_REASONING)), refused(400, NO_REASONING)
         )
 
     def test_refusals_of_a_key_are_for_its_owner(self) -> None:
@@ -174,10 +176,10 @@ def busy(status: int, retry_after: int | None = None) -> UpstreamRefused:
 def wait(retries: Retries, error: ProxyError) -> bool:
     """Whether the call is retried after this error; the pause before it is over then."""
     failure = temporary_failure(error)
-    seconds = retries.pause_after(failure)
-    if seconds is not None:
-        retries.wait(seconds, failure)
-    return seconds is not None
+    pause = retries.pause_after(failure)
+    if pause is not None:
+        retries.wait(pause)
+    return pause is not None
 
 
 class Time:

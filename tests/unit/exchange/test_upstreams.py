@@ -26,7 +26,7 @@ class TestUpstreams(DatabaseTestCase):
         self.limits = CallLimits(config.most_calls, 0)
         keys = {"A": "sk-a", "NONE": "", "ANTHROPIC": "sk-ant-x, sk-b"}
         forms = ReasoningForms(self.database)
-        return Upstreams(config, forms, self.limits, None, former, environment=keys)
+        return Upstreams(config, forms, self.limits, former, environment=keys)
 
     def names(self, upstreams: Upstreams, chat: bytes = b"chat", model: str = PRO) -> list[str]:
         return [each.upstream.name for each in upstreams.candidates(model, RoutedChat(chat))]
