@@ -7,6 +7,7 @@ of them continues from its own last result:
     stage      goes through                  result                          in
     decode     the bytes of a body           JSON values                     here
     unseal     JSON values                   the same, unsealed              features/responses, features/messages
+    tools      JSON values of the tools      functions                       protocols/tools
     parse      JSON values                   Messages                        protocols/messages, input_items
     echoes     Messages                      those that take the place of    reasoning/echoes, if there are any
                                              turns with an echo

@@ -20,7 +20,6 @@ from deepseek_cursor_proxy.conversation import (
     Message,
     OtherReasoning,
     Parts,
-    value_key,
 )
 from deepseek_cursor_proxy.deepseek import server_tools, tool_definitions
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
@@ -98,7 +97,8 @@ def tools_key(request: ChatRequest) -> ToolsKey:
     """A key that two requests share if, and only if, their tools are sent with the same bytes."""
     # Not joined: each part has its hash already, and is nearly always the same object as in the last request.
     names = encode_json(list(request.sent_names.items())) if request.sent_names else b""
-    return (*map(value_key, request.tools), names, *map(value_key, request.server_tools))
+    of_server = tool_definitions.outline_tools(request.server_tools).keys
+    return (*tool_definitions.outline_tools(request.tools).keys, names, *of_server)
 
 
 def frame(request: ChatRequest, messages: object, tools: object, host: Host = DEEPSEEK) -> dict[str, Any]:

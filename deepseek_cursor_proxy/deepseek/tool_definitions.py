@@ -22,14 +22,67 @@ limited by json_codec.
 
 import hashlib
 import json
+import marshal
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from deepseek_cursor_proxy.conversation import Memo
 
 Schema = Mapping[str, Any]
+Tools = tuple[Mapping[str, Any], ...]
+
+# In version 2 of the marshal format equal values have equal bytes, and values that differ in JSON do not.
+# Later versions encode what is shared, too. It takes a fifth of the time of JSON: 0.1 ms for 40 tools of 1 kB.
+_MARSHAL_VERSION = 2
+# A value takes some five times its bytes in memory. A generation has room for sixteen agents with 40 tools each.
+_MOST_BYTES_OUTLINED = 12 * 1024 * 1024
+
+
+class ToolsOutline(NamedTuple):
+    """What tools are sorted and compared by."""
+
+    tools: Tools
+    # The same by name, in whatever order the client sends them.
+    by_name: Tools
+    # For each of the tools bytes that two tools share if, and only if, they are equal.
+    keys: tuple[bytes, ...]
+    # By name, a digest of each.
+    digests: Mapping[str, int]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return 200 + 6 * sum(map(len, self.keys))
+
+
+def outline_tools(tools: Tools) -> ToolsOutline:
+    """Made once for each list: the requests of a chat share theirs."""
+    known = _outlines.get(id(tools))
+    if known is None:
+        names = list(map(tool_name, tools))
+        keys = tuple([marshal.dumps(dict(tool), _MARSHAL_VERSION) for tool in tools])
+        # Two tools of one name differ by their positions alone.
+        by_name = tuple(sorted(tools, key=tool_name)) if len(set(names)) == len(names) else tools
+        digests = dict(zip(names, map(hash, keys), strict=True))
+        # The memo keeps the list alive, so that no other one gets its id.
+        known = ToolsOutline(tools, tools if by_name == tools else by_name, keys, digests)
+        _outlines.put(id(tools), known)
+    return known
+
+
+_outlines: Memo[int, ToolsOutline] = Memo(_MOST_BYTES_OUTLINED, lambda id, known: known.size)
+
+
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """The name of a function, the type of a tool that DeepSeek runs itself."""
+    function = tool.get("function")
+    name: str = tool["type"] if function is None else function["name"]
+    return name
+
 
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})

@@ -38,7 +38,8 @@ class ChunkWriter:
         self._has_finished = False
         # The chunk with the finish_reason, until the usage comes that some hosts send after it, or the end.
         self._held: Mapping[str, Any] | None = None
-        self._unwrapper = CustomCallUnwrapper.of(request)
+        custom, nested = request.custom_tools, request.openai_custom_tools
+        self._unwrapper = CustomCallUnwrapper(custom, nested) if custom else None
         # The template of the last run, whether it has text, and the bytes around the text of its chunks.
         self._run_parts: tuple[RunTemplate, bool, list[bytes]] | None = None
         # The last chunk; until DeepSeek sends one, a chunk of our own.
@@ -165,7 +166,8 @@ class CompletionWriter:
         request = self._request
         completion: dict[str, Any] = {}
         choices: list[Any] = []
-        unwrapper = CustomCallUnwrapper.of(request)
+        custom, nested = request.custom_tools, request.openai_custom_tools
+        unwrapper = CustomCallUnwrapper(custom, nested) if custom else None
         for delta in self._deltas:
             delta = unwrapper.unwrap(delta, is_whole=True) if unwrapper is not None else delta
             edited = _edit(delta, request.requested_model, "message", unwrapper)

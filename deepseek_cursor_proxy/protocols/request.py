@@ -20,14 +20,13 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatName, ChatRequest, Memo, Message, Parts
-from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, rules, tool_definitions
+from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, rules
 from deepseek_cursor_proxy.deepseek.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
 from deepseek_cursor_proxy.json_codec import Json, bad_field, optional, optional_name, optional_string
 from deepseek_cursor_proxy.protocols import input_items, tools
 from deepseek_cursor_proxy.protocols import messages as chat_messages
 from deepseek_cursor_proxy.protocols.messages import ParsedHistory
-from deepseek_cursor_proxy.protocols.tools import ToolNames
 
 # Each is a paid upstream call; more is probably a mistake.
 _MAX_CHOICES = 8
@@ -50,7 +49,7 @@ def parse(body: Json, config: ProxyConfig, memory: Chat = NO_CHAT, api: str = CH
     has_beta = _has_beta(config)
     source = _find_history(body, memory)
     declared = input_items.declared_tools(source.values, source.param) if source.are_items else ()
-    tool_set = tools.read(body, declared, keep_strict=has_beta, server_api=api)
+    tool_set = tools.read(body, declared, memory, keep_strict=has_beta, server_api=api)
     messages, history_dropped = _read_history(body, source, tool_set, memory, has_beta=has_beta)
     dropped = {*tool_set.dropped, *history_dropped}
     target = _model_for(messages, model.model, config)
@@ -77,12 +76,11 @@ def parse(body: Json, config: ProxyConfig, memory: Chat = NO_CHAT, api: str = CH
     is_thinking = thinking and not rules.is_forced(tool_set.choice) and tool_set.server_choice is None
     # An unknown effort, perhaps of a newer client, counts as none.
     effort = rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort])
-    sent_names = tool_definitions.sent_names(tool_set.names)
     # In the order of the fields: with names it takes three times as long.
     return ChatRequest(
-        *(requested_model, target, messages, tuple(tool_set.tools), tool_set.choice, stream, include_usage),
+        *(requested_model, target, messages, tool_set.functions, tool_set.choice, stream, include_usage),
         *(choices or 1, is_thinking, effort, params, ChatName(cursor_chat or prompt_cache_key or "")),
-        *(tuple(sorted(dropped)), frozenset(tool_set.custom), tool_set.namespaces, sent_names, api),
+        *(tuple(sorted(dropped)), frozenset(tool_set.custom), tool_set.namespaces, tool_set.sent_names, api),
         *(tuple(tool_set.server), tool_set.server_choice, cache, frozenset(tool_set.nested)),
     )
 
@@ -209,7 +207,7 @@ def _read_history(
     body: Json, source: _HistorySource, tool_set: tools.ToolSet, memory: Chat, *, has_beta: bool
 ) -> ParsedHistory:
     """The messages of a body, after its `instructions` and `system`."""
-    names = ToolNames(frozenset(tool_set.custom), frozenset(tool_set.names), tool_set.upstream_names)
+    names = tool_set.call_names
     if source.are_items:
         keeps = tool_set.server_api == RESPONSES
         history = input_items.read(source.values, source.param, names, memory, keep_server_items=keeps)

@@ -29,7 +29,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, join_pieces
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
+from deepseek_cursor_proxy.conversation import CallPiece, Delta, Message, join_pieces
 from deepseek_cursor_proxy.deepseek import server_tools, tool_definitions
 from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.json_codec import (
@@ -58,12 +59,17 @@ QualifiedName = tuple[str, str]
 # At most 64 together: 20 + 2 + 31 + 1 + 10. A tool's own name says more than its namespace.
 _NAMESPACE_SHARE = 20
 _NAME_SHARE = 31
+# Of the names and the functions that are made of one.
+_BYTES_PER_TOOL = 500
 # Characters. Each function of a namespace repeats its description, and each costs tokens.
 _MAX_DESCRIPTION = 200
 
 
 class ToolSet:
-    """The tools of a request as functions, in their order, the names of custom ones, and of what was left out."""
+    """The tools of a request as functions, in their order, the names of custom ones, and of what was left out.
+
+    Most requests of a chat share all but the choice, which `with_choice` adds to a copy.
+    """
 
     def __init__(self, server_api: str | None = None) -> None:
         """`server_api` is the API whose endpoint may run tools of DeepSeek's own; None if they are left out."""
@@ -85,6 +91,33 @@ class ToolSet:
         self.upstream_names: dict[QualifiedName, str] = {}
         self.namespaces: dict[str, QualifiedName] = {}
         self.inner: dict[QualifiedName, int] = {}
+        # What requests have of it, by `finish`: one tuple for all of them, the names of tools by which calls in the
+        # history are read, and those that are sent under others.
+        self.functions: tuple[Json, ...] = ()
+        self.call_names = NO_TOOLS
+        self.sent_names: Mapping[str, str] = {}
+
+    def finish(self, *, keep_strict: bool) -> None:
+        if self.inner:
+            self.name_inner_tools()
+        # Only DeepSeek's beta path accepts strict functions, and there it takes all of them so or none.
+        strict = [tool["function"] for tool in self.tools if tool["function"].get("strict")]
+        are_kept = keep_strict and len(strict) == len(self.tools)
+        if strict and not (are_kept and all(tool_definitions.is_strict(each.get("parameters")) for each in strict)):
+            for index, tool in enumerate(self.tools):
+                function = {name: value for name, value in tool["function"].items() if name != "strict"}
+                self.tools[index] = {**tool, "function": function}
+            self.dropped.append("tools strict")
+        self.functions = tuple(self.tools)
+        self.call_names = ToolNames(frozenset(self.custom), frozenset(self.names), self.upstream_names)
+        self.sent_names = tool_definitions.sent_names(self.names)
+
+    def with_choice(self, body: Json) -> "ToolSet":
+        chosen = object.__new__(ToolSet)
+        chosen.__dict__.update(self.__dict__)
+        chosen.dropped = self.dropped.copy()
+        chosen.choice = _choice(body, chosen)
+        return chosen
 
     def read(self, tool: Any, param: str) -> None:
         """Add a tool of any shape; a namespace is several."""
@@ -138,36 +171,37 @@ class ToolSet:
         return {**tool, "type": "function"}
 
 
+# The tools of a body, without its choice: an agent has up to a hundred, and the same in every request.
+_TOOLS: Stage[Any, ToolSet] = Stage("tools")
+
+
 def read(
-    body: Json, declared: Sequence[tuple[Any, str]] = (), *, keep_strict: bool = False, server_api: str | None = None
+    body: Json,
+    declared: Sequence[tuple[Any, str]] = (),
+    memory: Chat = NO_CHAT,
+    *,
+    keep_strict: bool = False,
+    server_api: str | None = None,
 ) -> ToolSet:
     """The tools and the choice of a body; `declared` are tools inside its history, each with its path."""
-    tool_set = ToolSet(server_api)
     if _FIELDS.isdisjoint(body) and not declared:
-        return tool_set
+        return ToolSet(server_api)
     tools = optional(body, "tools", list, "a list") or []
     legacy = optional(body, "functions", list, "a list") or []
-    for index, tool in enumerate(tools):
-        if _is_plain(tool):
-            tool_set.add(tool)
-        else:
-            tool_set.read(tool, f"tools[{index}]")
-    for tool, param in declared:
-        tool_set.read(tool, param)
-    for index, function in enumerate(legacy):
-        tool_set.add(_function(function, f"functions[{index}]"))
-    if tool_set.inner:
-        tool_set.name_inner_tools()
-    # Only DeepSeek's beta path accepts strict functions, and there it takes all of them so or none.
-    strict = [tool["function"] for tool in tool_set.tools if tool["function"].get("strict")]
-    are_kept = keep_strict and len(strict) == len(tool_set.tools)
-    if strict and not (are_kept and all(tool_definitions.is_strict(each.get("parameters")) for each in strict)):
-        for index, tool in enumerate(tool_set.tools):
-            function = {name: value for name, value in tool["function"].items() if name != "strict"}
-            tool_set.tools[index] = {**tool, "function": function}
-        tool_set.dropped.append("tools strict")
-    tool_set.choice = _choice(body, tool_set)
-    return tool_set
+    lookup = (NO_CHAT if legacy or declared else memory).look_up(_TOOLS, tools, (keep_strict, server_api))
+    known = lookup.result
+    if known is None or lookup.count < len(tools):
+        known = ToolSet(server_api)
+        for index, tool in enumerate(tools):
+            known.read(tool, f"tools[{index}]")
+        for tool, param in declared:
+            known.read(tool, param)
+        for index, function in enumerate(legacy):
+            known.add(_function(function, f"functions[{index}]"))
+        known.finish(keep_strict=keep_strict)
+        # The tools themselves are in the body.
+        lookup.store(known, _BYTES_PER_TOOL * len(tools))
+    return known.with_choice(body)
 
 
 def upstream_name(qualified: QualifiedName) -> str:
@@ -210,19 +244,6 @@ def _shorten(text: str) -> str:
 
 def _replace_fields(tool: Json, **fields: str) -> Json:
     return {**tool, "function": {**tool["function"], **fields}}
-
-
-def _is_plain(tool: Any) -> bool:
-    """Whether a tool is nested and valid; most are, and a request may have a hundred."""
-    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
-    if not isinstance(function, dict) or "input_schema" in tool or function.get("strict") is not None:
-        return False
-    name, description, parameters = function.get("name"), function.get("description"), function.get("parameters")
-    if not (description is None or isinstance(description, str)):
-        return False
-    if not (parameters is None or isinstance(parameters, dict)):
-        return False
-    return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME
 
 
 def _read_tool(tool: Any, param: str, tool_set: ToolSet) -> Json | None:
@@ -458,10 +479,6 @@ class CustomCallUnwrapper:
         # By choice and call; None for a call of an ordinary function.
         self._readers: dict[tuple[int, int], FreeTextReader | None] = {}
         self._nested_calls: set[tuple[int, int]] = set()
-
-    @classmethod
-    def of(cls, request: ChatRequest) -> "CustomCallUnwrapper | None":
-        return cls(request.custom_tools, request.openai_custom_tools) if request.custom_tools else None
 
     def unwrap(self, delta: Delta, *, is_whole: bool = False) -> Delta:
         """The delta with raw text in place of arguments; the last delta brings the text that was held back."""

@@ -20,9 +20,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from deepseek_cursor_proxy.conversation import ChatRequest, Memo, value_key
+from deepseek_cursor_proxy.conversation import ChatRequest, Memo
+from deepseek_cursor_proxy.deepseek import tool_definitions
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.rules import is_forced
 from deepseek_cursor_proxy.reasoning.identity import History, MessageOutline
@@ -37,7 +38,6 @@ _MESSAGES_IN_MEMORY = 100_000
 # The tools of the last chats, whole: 40 of 1 kB take 250 kB.
 _BYTES_OF_TOOLS = 16 * 1024 * 1024
 
-Tools = tuple[Mapping[str, Any], ...]
 _canonical_json = json.JSONEncoder(sort_keys=True).encode
 
 
@@ -47,14 +47,11 @@ def sort_tools(request: ChatRequest) -> ChatRequest:
     Tools are at the front of DeepSeek's prompt, so the same tools in another order make it read, and bill, the whole
     chat anew: measured hits fell from 99.9 % to 0. Some clients shuffle theirs from request to request.
     """
-    tools, server_tools = request.tools, request.server_tools
-    # Two tools of one name differ by their positions alone.
-    if len({*map(tool_name, tools)}) == len(tools):
-        tools = tuple(sorted(tools, key=tool_name))
+    tools, server_tools = tool_definitions.outline_tools(request.tools).by_name, request.server_tools
     if len(server_tools) > 1:
         server_tools = tuple(sorted(server_tools, key=_canonical_json))
     # Most requests are in order already.
-    is_sorted = tools == request.tools and server_tools == request.server_tools
+    is_sorted = tools is request.tools and server_tools == request.server_tools
     return request if is_sorted else request._replace(tools=tools, server_tools=server_tools)
 
 
@@ -84,7 +81,8 @@ class RequestOutline(NamedTuple):
 
     def likeness(self, other: "RequestOutline") -> int:
         """How many parts of an agent are the same: its instructions, its set of tools."""
-        return (self.system == other.system) + (self.tools.keys() == other.tools.keys())
+        has_same_tools = self.tools is other.tools or self.tools.keys() == other.tools.keys()
+        return (self.system == other.system) + has_same_tools
 
     def continues(self, other: "RequestOutline") -> bool:
         """Whether this is the same agent, further on."""
@@ -117,7 +115,9 @@ def outline(request: ChatRequest, history: History) -> RequestOutline:
         if message.role != "system":
             break
         leading += 1
-    tools = {tool_name(tool): hash(value_key(tool)) for tool in (*request.tools, *request.server_tools)}
+    tools = tool_definitions.outline_tools(request.tools).digests
+    if request.server_tools:
+        tools = {**tools, **tool_definitions.outline_tools(request.server_tools).digests}
     prompts = tuple([message.digest for message in history.outlines[:leading]])
     effort = request.effort if request.thinking else ""
     thinking = "on" if request.thinking else "off, a tool is forced" if is_forced(request.tool_choice) else "off"
@@ -194,13 +194,6 @@ def _join_names(names: Sequence[str]) -> str:
     return " and ".join([", ".join(first_names), *more]) if more else " and ".join(first_names)
 
 
-def tool_name(tool: Mapping[str, Any]) -> str:
-    """The name of a function, the type of a tool that DeepSeek runs itself."""
-    function = tool.get("function")
-    name: str = tool["type"] if function is None else function["name"]
-    return name
-
-
 class PromptTokens(NamedTuple):
     """The tokens of a prompt, how many were cached, and the upstream and model, each with a cache of its own."""
 
@@ -218,15 +211,15 @@ class ChatTools(NamedTuple):
     """The tools of a request: their digests, as in its outline, and what they are sent with."""
 
     digests: Mapping[str, int]
-    tools: Tools
-    server_tools: Tools
+    tools: tool_definitions.Tools
+    server_tools: tool_definitions.Tools
     sent_names: Mapping[str, str]
     api: UpstreamApi
 
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return 200 + 6 * sum([len(value_key(tool)) for tool in (*self.tools, *self.server_tools)])
+        return tool_definitions.outline_tools(self.tools).size + tool_definitions.outline_tools(self.server_tools).size
 
     def restore(self, request: ChatRequest) -> ChatRequest:
         """The request with these tools, none of which may be called."""
@@ -240,11 +233,8 @@ class LastRequest:
     """The last request of one agent in a chat; its tokens are None until the thread of the answer records them."""
 
     outline: RequestOutline
+    size: int
     tokens: PromptTokens | None = None
-
-    @property
-    def size(self) -> int:
-        return 1 + len(self.outline.messages) + len(self.outline.tools)
 
 
 class Chats:
@@ -271,7 +261,7 @@ class Chats:
 
     def record(self, chat: bytes, found: LastRequest | None, now: RequestOutline) -> LastRequest:
         """Record a request that DeepSeek accepted; `found` is the result of `find`."""
-        new = LastRequest(now)
+        new = LastRequest(now, 1 + len(now.messages) + len(now.tools))
         replaced = found if found is not None and now.replaces(found.outline) else None
         with self._lock:
             known = self._chats.pop(chat, ())

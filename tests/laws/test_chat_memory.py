@@ -15,9 +15,9 @@ TURNS = 8
 FILE = 'value = look_up("…")\n' * 800
 SEALED = "reasoning.encrypted_content"
 STAGES = {
-    CHAT: {"parse messages", "identify", "restore", "repair", "roles", "encode"},
-    RESPONSES: {"unseal", "parse items", "identify", "restore", "repair", "roles", "encode"},
-    MESSAGES: {"unseal", "parse messages", "identify", "restore", "repair", "roles", "encode"},
+    CHAT: {"tools", "parse messages", "identify", "restore", "repair", "roles", "encode"},
+    RESPONSES: {"unseal", "tools", "parse items", "identify", "restore", "repair", "roles", "encode"},
+    MESSAGES: {"unseal", "tools", "parse messages", "identify", "restore", "repair", "roles", "encode"},
 }
 # Random ids, times, and what is sealed with a random secret.
 VOLATILE = re.compile(

@@ -11,6 +11,7 @@ from deepseek_cursor_proxy.deepseek.tool_definitions import (
     is_strict,
     normalize,
     normalize_tool,
+    outline_tools,
     sent_name,
     sent_names,
 )
@@ -24,6 +25,21 @@ READ, SENT = "fs.read", "fs_read_6aacb1df95"
 
 def generated(rng: random.Random, size: int) -> set[str]:
     return {"".join(rng.choices(PIECES, k=rng.randint(1, 6))) for _ in range(size)}
+
+
+class TestOutlines(unittest.TestCase):
+    def test_equal_tools_and_no_others_have_equal_keys(self) -> None:
+        written = ["{}", "[]", "1", "1.0", "true", '"1"', '{"a":{"b":[1,null]}}', '{"a":{"b":[1,0]}}']
+        tools = tuple({"type": "x", "schema": json.loads(text)} for text in written for _ in range(2))
+        keys = outline_tools(tools).keys
+        self.assertEqual([at // 2 for at in range(len(tools))], [keys.index(key) // 2 for key in keys])
+
+    def test_a_list_is_outlined_once_and_an_equal_one_alike(self) -> None:
+        lists = [tuple({"type": "function", "function": {"name": name}} for name in names) for names in ("ba", "ba")]
+        first, second = map(outline_tools, lists)
+        self.assertIs(first, outline_tools(lists[0]))
+        self.assertEqual(first[1:], second[1:])
+        self.assertIs(first.by_name, outline_tools(first.by_name).by_name)
 
 
 class TestSentNames(unittest.TestCase):

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.deepseek import tool_definitions
 from deepseek_cursor_proxy.reasoning import chats
 from deepseek_cursor_proxy.reasoning.chats import (
     Chats,
@@ -18,7 +19,6 @@ from deepseek_cursor_proxy.reasoning.chats import (
     nearest,
     outline,
     sort_tools,
-    tool_name,
 )
 from deepseek_cursor_proxy.reasoning.identity import identify
 from tests.support.histories import assistant, result, system, user
@@ -262,4 +262,4 @@ class TestToolOrder(unittest.TestCase):
         given = tools("b", "a")
         self.assertEqual((given[1], given[0]), self.sorted(given))
         for expected, names in (("abc", "cab"), ("BZa", "aZB"), ("z", "z"), ("", ""), ("bab", "bab")):
-            self.assertEqual(tuple(expected), tuple(map(tool_name, self.sorted(tools(*names)))), names)
+            self.assertEqual(tuple(expected), tuple(map(tool_definitions.tool_name, self.sorted(tools(*names)))), names)
