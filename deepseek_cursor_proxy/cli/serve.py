@@ -20,14 +20,14 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, proxy
 from deepseek_cursor_proxy.access import HELD_KEY, Access
-from deepseek_cursor_proxy.cli.parser import program_name
+from deepseek_cursor_proxy.cli.parser import program_name, resolve
 from deepseek_cursor_proxy.cli.signals import SignalRequest, Signals
-from deepseek_cursor_proxy.cli.store import check_engine, clear, open_store
+from deepseek_cursor_proxy.cli.store import clear, open_store
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.https_proxy import local_url
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig, template
 from deepseek_cursor_proxy.config.settings import CONFIG_PATH
-from deepseek_cursor_proxy.config.values import expand_home, is_loopback, lacks_home
+from deepseek_cursor_proxy.config.values import StoreUrl, expand_home, is_loopback, lacks_home
 from deepseek_cursor_proxy.deepseek.model_names import MODELS, has_own_names
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.observers import standard_streams
@@ -109,16 +109,14 @@ def serving_for_child(loaded: LoadedConfig, config_path: Path) -> Iterator[DeepS
 @contextlib.contextmanager
 def _open_server(config: ProxyConfig, *, clear_store: bool = False) -> Iterator[DeepSeekProxyServer]:
     """A listener with its store, which does not accept yet."""
-    check_engine(config)
+    # Raises StartupError for one that cannot be used.
+    private_files.given_secret()
+    _check_features(config)
     # A job holds as many descriptors as a client.
     raise_limits(config.max_connections + config.background_workers + config.background_queue + _ADMIN_CONNECTIONS)
     with open_store(config, must_open=False) as store:
         if clear_store:
             _clear_at_start(store, config)
-        if config.trace_dir is not None:
-            _make_trace_directory(config.trace_dir)
-        if config.tokenizer is not None:
-            _check_tokenizer(config.tokenizer)
         server = _listen(config)
         server.config, server.reasoning_store = config, store
         # Closes it at the end.
@@ -165,26 +163,11 @@ def _warn(line: str) -> None:
     sys.stderr.write(f"deepseek-cursor-proxy: {safe_text(line, 1000)}\n")
 
 
-def _check_tokenizer(path: Path) -> None:
-    """Raise StartupError if the file cannot be opened. It is read when first needed, which takes a second."""
-    try:
-        with expand_home(path).open("rb"):
-            pass
-    except OSError as error:
-        raise StartupError(f"cannot read {path}: {error.strerror}; choose another file with --tokenizer") from None
-
-
-def _make_trace_directory(trace_dir: Path) -> None:
-    """Raise StartupError now, not at the first request, if traces cannot be written."""
-    probe = expand_home(trace_dir) / ".can-write"
-    try:
-        private_files.make_directory(probe.parent)
-        private_files.write(probe, b"")
-        probe.unlink()
-    except OSError as error:
-        raise StartupError(
-            f"cannot write into {trace_dir}: {error.strerror}; choose another directory with --trace-dir"
-        ) from None
+def _check_features(config: ProxyConfig) -> None:
+    """Raise StartupError now, not at the first request, for a value that a feature cannot use."""
+    for field, name in proxy.START_CHECKS:
+        if (value := getattr(config, field)) is not None:
+            resolve(name)(value)
 
 
 def _listen(config: ProxyConfig) -> DeepSeekProxyServer:
@@ -278,9 +261,8 @@ def _reload(
     fixed = {setting.field: getattr(before, setting.field) for setting in SETTINGS if setting.needs_restart}
     try:
         loaded = reload_config()
-        if loaded.config.trace_dir is not None:
-            _make_trace_directory(loaded.config.trace_dir)
         after = dataclasses.replace(loaded.config, **fixed)
+        _check_features(after)
         server.reconfigure(after)
     except StartupError as error:
         _log.error("%s; the settings stay as they were", error)
@@ -339,11 +321,8 @@ def welcome_text(config: ProxyConfig, config_path: Path, addresses: Addresses, a
     settings = "at their defaults" if lacks_home(config_path) else config_path
     is_in_memory = str(config.reasoning_content_path) == ":memory:"
     store = "in memory, until the proxy stops" if is_in_memory else str(config.reasoning_content_path)
-    if config.store and proxy.has("redis"):
-        # Imported late: most proxies share nothing.
-        from deepseek_cursor_proxy.features.redis.connection import RedisAddress
-
-        store += f", shared on {RedisAddress.parse(config.store)}"
+    if config.store:
+        store += f", shared on {StoreUrl(config.store).toml()}"
     # public_hosts names a tunnel that we did not open.
     own_hosts = (f"https://{host}" for host in config.public_hosts if not host.startswith("*"))
     public_url = addresses.public_url or next(own_hosts, None)

@@ -72,16 +72,6 @@ def print_secret(options: dict[str, Any]) -> None:
         print("deepseek-cursor-proxy: there was no secret yet; this new one is for every proxy", file=sys.stderr)
 
 
-def check_engine(config: ProxyConfig) -> None:
-    """Raise StartupError for an address or a secret that cannot be used; nothing is connected."""
-    given_secret()
-    if config.store is not None and proxy.has("redis"):
-        # Imported late: most proxies have no engine.
-        from deepseek_cursor_proxy.features.redis.connection import RedisAddress
-
-        RedisAddress.parse(config.store)
-
-
 def add_clear_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="skip confirmation")
 

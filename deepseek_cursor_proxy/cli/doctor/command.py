@@ -43,7 +43,7 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
     follow,
     load_settings,
 )
-from deepseek_cursor_proxy.cli.parser import config_path, given_settings, program_name
+from deepseek_cursor_proxy.cli.parser import config_path, given_settings, program_name, resolve
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS
@@ -96,13 +96,14 @@ def _find_key(config: ProxyConfig) -> NamedKey | None:
 
 def table(subject: Subject) -> list[tuple[str, Check]]:
     """The checks for this subject, by name: one for each upstream, and one for all else."""
+    config = subject.config
     return [
         (this_machine.PYTHON, this_machine.check_python),
         (this_machine.SETTINGS_FILE, this_machine.check_settings),
         (this_machine.PORT, this_machine.check_port),
         (this_machine.DASHBOARD, this_machine.check_dashboard),
         (this_machine.STORE, this_machine.check_store),
-        *_engine_checks(subject.config),
+        *((name, resolve(check)) for key, name, check in proxy.DOCTOR_CHECKS if getattr(config, key) is not None),
         *(
             (upstream.name(upstreams.UPSTREAM), partial(upstreams.check, upstream))
             for upstream in upstreams.list_upstreams(subject)
@@ -110,14 +111,6 @@ def table(subject: Subject) -> list[tuple[str, Check]]:
         (this_machine.TUNNEL, this_machine.check_tunnel),
         (this_machine.CLIENT_FILES, this_machine.check_clients),
     ]
-
-
-def _engine_checks(config: ProxyConfig) -> list[tuple[str, Check]]:
-    if config.store is None or not proxy.has("redis"):
-        return []
-    from deepseek_cursor_proxy.features.redis import doctor
-
-    return [(doctor.ENGINE, doctor.check)]
 
 
 class _Job:

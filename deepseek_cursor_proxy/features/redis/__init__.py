@@ -6,3 +6,6 @@ state                 SharedState: the connection, what is sealed, the backlog; 
 scripts               the Lua scripts
 doctor                the check of `doctor`
 """
+
+START_CHECKS = (("store", "features.redis.connection:check"),)
+DOCTOR_CHECKS = (("store", "engine", "features.redis.doctor:check"),)

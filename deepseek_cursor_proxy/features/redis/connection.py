@@ -77,8 +77,13 @@ class RedisAddress:
             options.pop("ca", ""),
             options.pop("cluster", "0") == "1",
         )
-        _check(address, options)
+        _check_options(address, options)
         return address
+
+
+def check(url: str) -> None:
+    """Raise StartupError for an address that cannot be used; nothing is connected."""
+    RedisAddress.parse(url)
 
 
 def _nodes(parts: SplitResult, text: str) -> tuple[Node, ...]:
@@ -105,7 +110,7 @@ def _database(path: str, text: str) -> int:
     return int(number)
 
 
-def _check(address: RedisAddress, options: dict[str, str]) -> None:
+def _check_options(address: RedisAddress, options: dict[str, str]) -> None:
     text = address.text
     if options:
         _refuse(text, f'has the option "{min(options)}"; there are cluster=1 and ca=FILE')

@@ -8,7 +8,7 @@ from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage.private_files import given_secret, read_secret
 
-ENGINE = "engine"
+_ENGINE = "engine"
 _OLDEST = (6, 2)
 # Others drop keys that chats still need, or that count budgets.
 _POLICIES = ("noeviction", "volatile-lru", "volatile-lfu", "volatile-ttl", "volatile-random")
@@ -27,24 +27,24 @@ def check(subject: Subject) -> list[Finding]:
         given = given_secret(subject.environment)
         secret = given or read_secret(expand_home(config.reasoning_content_path))
     except StartupError as error:
-        return [failed(ENGINE, str(error), f"correct `store` or {SECRET_VARIABLE}")]
+        return [failed(_ENGINE, str(error), f"correct `store` or {SECRET_VARIABLE}")]
     with contextlib.closing(RedisClient(address)) as engine:
         try:
             info = read_info(engine)
             is_ours = secret is None or is_shared_with(engine, secret, may_write=False)
         except RedisUnavailable as error:
-            return [failed(ENGINE, f"it does not answer: {error}", "start it, or correct `store`")]
+            return [failed(_ENGINE, f"it does not answer: {error}", "start it, or correct `store`")]
     version, policy = info.get("redis_version", "?"), info.get("maxmemory_policy", "")
     if version_of(info) < _OLDEST:
-        return [failed(ENGINE, f"{address} is version {version}", "6.2 is the oldest that works")]
+        return [failed(_ENGINE, f"{address} is version {version}", "6.2 is the oldest that works")]
     if not is_ours:
         remedy = f"give every proxy the same {SECRET_VARIABLE}; `store secret` prints that of one"
-        return [failed(ENGINE, f"{address} is used with another installation secret", remedy)]
+        return [failed(_ENGINE, f"{address} is used with another installation secret", remedy)]
     if given is None:
         remedy = f"set {SECRET_VARIABLE}, so that other proxies can have the same secret"
-        return [warning(ENGINE, f"{address} answers, with a secret that only this proxy has", remedy)]
+        return [warning(_ENGINE, f"{address} answers, with a secret that only this proxy has", remedy)]
     if policy and policy not in _POLICIES:
         return [
-            warning(ENGINE, f"{address} drops keys that are in use ({policy})", "set maxmemory-policy to noeviction")
+            warning(_ENGINE, f"{address} drops keys that are in use ({policy})", "set maxmemory-policy to noeviction")
         ]
-    return [good(ENGINE, f"{address} answers, version {version}")]
+    return [good(_ENGINE, f"{address} answers, version {version}")]

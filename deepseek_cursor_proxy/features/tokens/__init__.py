@@ -2,3 +2,5 @@
 
 `estimate` knows DeepSeek's layout and estimates without a vocabulary; `bpe` runs a tokenizer file.
 """
+
+START_CHECKS = (("tokenizer", "features.tokens.feature:check_file"),)

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.values import expand_home
 from deepseek_cursor_proxy.conversation import ChatRequest, Memo
+from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.features.tokens.estimate import count_prompt, estimate_prompt
 from deepseek_cursor_proxy.net.threads import start_thread
@@ -83,6 +85,14 @@ class TokenCounter(Feature):
             count = self._tokenizer.count(text)
             self._texts.put(key, count)
         return count
+
+
+def check_file(path: Path) -> None:
+    """Raise StartupError if the file cannot be opened. It is read when first needed, which takes a second."""
+    try:
+        expand_home(path).open("rb").close()
+    except OSError as error:
+        raise StartupError(f"cannot read {path}: {error.strerror}; choose another file with --tokenizer") from None
 
 
 def open(services: "Services") -> "Services":

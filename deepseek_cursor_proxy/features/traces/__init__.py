@@ -9,3 +9,4 @@ COMMANDS = (
         "settings": None,
     },
 )
+START_CHECKS = (("trace_dir", "features.traces.feature:check_directory"),)

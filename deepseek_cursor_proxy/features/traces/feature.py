@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from deepseek_cursor_proxy.config.values import expand_home
+from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from deepseek_cursor_proxy.observers.events import Handlers
+from deepseek_cursor_proxy.storage import private_files
 
 _TRACING_HINT = "Bodies are kept only while tracing is on: set trace_dir to a directory and send SIGHUP, or restart."
 _MISSING_HINT = "There is no trace of this request: it began before tracing was on, or its file was deleted."
@@ -49,6 +52,18 @@ class Traces(Feature):
             return {"bodies_hint": _MISSING_HINT}
         names = {"client": "client_request", "upstream": "upstream_request", "answer": "reply"}
         return {"bodies": {name: trace.get(key) for name, key in names.items()}}
+
+
+def check_directory(directory: Path) -> None:
+    """Raise StartupError now, not at the first request, if traces cannot be written."""
+    probe = expand_home(directory) / ".can-write"
+    try:
+        private_files.make_directory(probe.parent)
+        private_files.write(probe, b"")
+        probe.unlink()
+    except OSError as error:
+        remedy = "choose another directory with --trace-dir"
+        raise StartupError(f"cannot write into {directory}: {error.strerror}; {remedy}") from None
 
 
 def open(services: Services) -> Services:
