@@ -10,7 +10,6 @@ from typing import Any
 from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.cli.parser import Command, add_config, add_settings, config_path, load, program_name
-from deepseek_cursor_proxy.config.declaration import SettingsTable
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.values import expand_home
 
@@ -33,8 +32,7 @@ def _config_show(options: dict[str, Any]) -> None:
     # What is set comes first.
     for setting in sorted(DECLARATIONS, key=lambda setting: loaded.origins[setting.field] == "default"):
         origin = loaded.origins[setting.field]
-        if origin != "default" or isinstance(setting, SettingsTable) or not setting.is_alias:
-            print(f"{setting.key:<{width}} = {loaded.shown_value(setting):<30} # {origin}")
+        print(f"{setting.key:<{width}} = {loaded.shown_value(setting):<30} # {origin}")
 
 
 def _config_show_path(options: dict[str, Any]) -> None:

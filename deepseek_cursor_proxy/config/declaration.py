@@ -59,8 +59,6 @@ class Setting(NamedTuple):
     # A reload of the configuration does not change it.
     needs_restart: bool = False
     is_common: bool = False
-    # It is another name for a value of another setting, and shown only where it is used.
-    is_alias: bool = False
     # Heading in `--help` of this setting and those that follow, up to the next heading.
     group: str = ""
 
@@ -151,10 +149,7 @@ def refusal(key: str, value: Any, why: str, origin: str) -> StartupError:
 
 def quote(value: Any) -> str:
     """A bad value, safe to print in one line."""
-    try:
-        return safe_text(value, 100)
-    except ValueError:
-        return "…"  # a number of more digits than Python is willing to write
+    return safe_text(value, 100)
 
 
 def refuse_unknown_keys(

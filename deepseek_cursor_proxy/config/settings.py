@@ -68,9 +68,15 @@ class ProxyConfig:
     """The settings of one proxy. Comments give the reason for a default."""
 
     host: str = common(
-        "127.0.0.1", "address to listen on; not loopback: open to your network", needs_restart=True, group="address"
+        "127.0.0.1",
+        "address to listen on; not loopback: open to your network",
+        needs_restart=True,
+        group="the proxy",
     )
     port: int = common(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535, needs_restart=True)
+    shutdown_grace: float = _seconds(5.0, "seconds that running answers get when the proxy stops", at_least=0)
+    # DeepSeek's own limit.
+    max_request_body_bytes: int = _amount(48 * 1024 * 1024, "largest request body, unpacked")
     upstream_base_url: str = common(
         "https://api.deepseek.com", "URL of DeepSeek's API", key="base_url", check=base_url, group="model"
     )
@@ -108,11 +114,6 @@ class ProxyConfig:
     allow_plain_http_upstream: bool = setting(
         False, "DANGER: let base_url be plain http on another machine; your key then crosses the network in clear"
     )
-    shutdown_grace: float = _seconds(
-        5.0, "seconds that running answers get when the proxy stops", at_least=0, group="clients"
-    )
-    # DeepSeek's own limit.
-    max_request_body_bytes: int = _amount(48 * 1024 * 1024, "largest request body, unpacked")
     reasoning_content_path: Path = setting(
         HOME / "reasoning_content.sqlite3",
         "file of the stored reasoning; :memory: for none",
@@ -142,14 +143,8 @@ class ProxyConfig:
         "ask",
         "answer repeated requests without a call: never, if the request asks for it, or always",
         choices=_CACHE,
-        group="response cache",
     )
-    record: str = setting(
-        "sessions", "record requests to a session's URL, or all", choices=("sessions", "all"), group="sessions"
-    )
-    currency: str = setting(
-        "USD", "currency of your DeepSeek account, for estimated costs", choices=("USD", "CNY"), group="usage and cost"
-    )
+    record: str = setting("sessions", "record requests to a session's URL, or all", choices=("sessions", "all"))
     tunnel: str | bool | None = common(
         None,
         "open a public https address with this program; on: ngrok if it has a token, else cloudflared",
@@ -161,7 +156,7 @@ class ProxyConfig:
     tunnel_url: str | None = setting(
         None, "address that you have reserved for the tunnel", check=tunnel_address, needs_restart=True
     )
-    ngrok: bool = setting(False, "the same as --tunnel ngrok", needs_restart=True, is_alias=True)
+    ngrok: bool = setting(False, "the same as --tunnel ngrok", needs_restart=True)
     access_keys: tuple[AccessKey, ...] = common(
         (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
     )
@@ -172,13 +167,14 @@ class ProxyConfig:
         at_least=0,
         at_most=65535,
         needs_restart=True,
-        group="dashboard and metrics",
+        group="dashboard, metrics and cost",
     )
     admin_host: str = setting(
         "localhost", "DANGER: serve dashboard and metrics here, unencrypted, to anyone with the key", needs_restart=True
     )
     admin_key: AccessKey | None = setting(None, "key of the dashboard, or its sha256: digest (default: in admin.key)")
     metrics_key: AccessKey | None = setting(None, "another key, for /metrics alone")
+    currency: str = setting("USD", "currency of your DeepSeek account, for estimated costs", choices=("USD", "CNY"))
     verbose: bool = setting(False, "also print request and answer bodies (never keys)", group="log, traces and other")
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = common(None, "write one private JSON file per request into this directory")

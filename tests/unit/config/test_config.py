@@ -152,7 +152,7 @@ REFUSED = (
     ("port", "is not a whole number", '"abc"', '""', "true", "1.0", '"1.5"', "nan", "[1]", "{}", "1979-05-27"),
     ("port", "is not a whole number", '"a\\nb\\u001b[2J"'),
     ("port", "is less than 0", "-1"),
-    ("port", "is more than 65535", "65536", "0x" + "f" * 50, "0x" + "f" * 9000),
+    ("port", "is more than 65535", "65536", "0x" + "f" * 50),
     ("reasoning_cache_max_rows", "is less than 1", "0"),
     ("reasoning_cache_max_rows", "is more than 1000000000000", "10_000_000_000_000"),
     ("request_timeout", "is not a number", '"soon"', "nan", '"nan"', "true"),
@@ -168,7 +168,7 @@ REFUSED = (
 )
 # How some of them are shown.
 SHOWN = {"true": "True", '"a\\nb\\u001b[2J"': '"a\\nb\\x1b[2J"', '"a\\u0000b"': '"a\\x00b"', "1e300": "1e+300"}
-SHOWN |= {"10_000_000_000_000": "10000000000000", "0x" + "f" * 50: str(16**50 - 1), "0x" + "f" * 9000: "…"}
+SHOWN |= {"10_000_000_000_000": "10000000000000", "0x" + "f" * 50: str(16**50 - 1)}
 BAD_URLS = """
 api.deepseek.com ftp://api.deepseek.com https:// https:///v1 https://:443 https://x?key=1 https://x#y
 https://bücher.example https://me:secret@x https://x:99999 https://x:0 https://x:port http://[::1
