@@ -101,30 +101,22 @@ class Chat:
         self._memory = memory
         self.body = body
         self.replaced = replaced
-        self._entries: dict[Stage[Any, Any], Entry[Any, Any]] = {} if continued is None else dict(continued._entries)
+        # By stage; changed by Lookup alone.
+        self.entries: dict[Stage[Any, Any], Entry[Any, Any]] = {} if continued is None else dict(continued.entries)
         self.response_id = ""
 
     @property
     def size(self) -> int:
-        return self.body.size + sum([entry.size for entry in self._entries.values()])
-
-    def entry(self, stage: Stage[Item, Result]) -> Entry[Item, Result] | None:
-        return self._entries.get(stage)
+        return self.body.size + sum([entry.size for entry in self.entries.values()])
 
     def look_up(
         self, stage: Stage[Item, Result], items: Sequence[Item], conditions: object = None
     ) -> "Lookup[Item, Result]":
         """The known beginning of a list; `conditions` are everything else that the result depends on."""
-        known = self._entries.get(stage)
+        known = self.entries.get(stage)
         if known is None or not known.begins(items) or known.conditions != conditions:
             return Lookup(self, stage, items, conditions)
         return Lookup(self, stage, items, conditions, len(known.items), known.result, known.size)
-
-    def store(
-        self, stage: Stage[Item, Result], items: Sequence[Item], conditions: object, result: Result, size: int
-    ) -> None:
-        if self is not NO_CHAT:
-            self._entries[stage] = Entry(tuple(items), conditions, result, size)
 
     def name(self, response_id: str) -> None:
         """The next request may name this stored response in place of its history."""
@@ -153,7 +145,8 @@ class Lookup(Generic[Item, Result]):
 
     def store(self, result: Result, size: int = 0) -> None:
         """Remember the result for all items; `size` is what it holds besides these."""
-        self._chat.store(self._stage, self._items, self._conditions, result, size)
+        if self._chat is not NO_CHAT:
+            self._chat.entries[self._stage] = Entry(tuple(self._items), self._conditions, result, size)
 
 
 class DecodedBody(NamedTuple):

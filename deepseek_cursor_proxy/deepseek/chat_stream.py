@@ -48,10 +48,6 @@ class ParsedEvents:
     is_done: bool = False
     problem: ProxyError | None = None
 
-    @property
-    def is_over(self) -> bool:
-        return self.is_done or self.problem is not None
-
     def take_early(self) -> "ParsedEvents":
         """Remove and return the items that need not be stored."""
         early = ParsedEvents(self.batch[: self.early_count])
@@ -89,7 +85,7 @@ class EventReader:
                 events.batch.append(Heartbeat(item.line))
             else:
                 self._read_event(events, item.data)
-            if events.is_over:
+            if events.is_done or events.problem is not None:
                 return
 
     def _read_event(self, events: ParsedEvents, data: str) -> list[Delta]:

@@ -93,7 +93,9 @@ def use_template_roles(request: ChatRequest, host: Host, memory: Chat = NO_CHAT)
     messages = request.messages
     if takes_later_system(request.model, host):
         return request
-    leading = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    leading = 0
+    while leading < len(messages) and messages[leading].role == "system":
+        leading += 1
     is_before_answer = leading == len(messages) or messages[leading].role == "assistant"
     kept = max(0, leading - is_before_answer)
     lookup = memory.look_up(_ROLES, messages, kept)

@@ -20,7 +20,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage, json_size
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Lookup, Stage, json_size
 from deepseek_cursor_proxy.errors import TooLarge
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.storage.table import compress
@@ -119,7 +119,7 @@ def unseal_each(
     The last value of a request may come back in other bytes and mean the same, as Claude Code moves its marks. If it is
     unsealed to the same JSON, it is the same object as before: the stages that follow know the chat by its objects.
     """
-    known = memory.entry(_UNSEAL)
+    known = memory.entries.get(_UNSEAL)
     former: list[Any] = []
     count = size = 0
     if known is not None and known.conditions == opener.owner:
@@ -130,5 +130,5 @@ def unseal_each(
         size += json_size(unsealed)
         is_former = at < len(former) and encode_json(former[at]) == encode_json(unsealed)
         result.append(former[at] if is_former else unsealed)
-    memory.store(_UNSEAL, values, opener.owner, result, size)
+    Lookup(memory, _UNSEAL, values, opener.owner).store(result, size)
     return result.copy()

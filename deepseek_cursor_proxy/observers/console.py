@@ -76,7 +76,7 @@ class Console:
             _print_body("client sent", event.body)
 
     def _report_restored(self, event: events.Restored) -> None:
-        prepared, counts = event.prepared, event.prepared.count_turns()
+        prepared, counts = event.prepared, event.prepared.counts
         parts = [f"{counts.filled} filled"]
         if counts.kept:
             parts.append(f"{counts.kept} from the client")

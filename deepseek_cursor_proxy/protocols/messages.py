@@ -54,8 +54,8 @@ def read(
 ) -> ParsedHistory:
     """The canonical messages; results of DeepSeek's own tools stay in the messages, in the form of `server_api`."""
     lookup = memory.look_up(_PARSE, messages, (server_api, tools))
-    known, last = lookup.result or ((), MessageReader(server_api))
-    history, reader = [*known], last.copy()
+    known, last = lookup.result or ((), None)
+    history, reader = [*known], last.copy() if last is not None else MessageReader(server_api)
     for index, message in enumerate(messages[lookup.count :], lookup.count):
         plain = read_plain(message)
         for each in (plain,) if plain is not None else reader.read(message, f"messages[{index}]"):
@@ -67,7 +67,7 @@ def read(
 
 def count_known(messages: list[Any], memory: Chat) -> int:
     """How many messages at the beginning of a list were read before, so that each of them has a role."""
-    known = memory.entry(_PARSE)
+    known = memory.entries.get(_PARSE)
     return known.count_same(messages) if known is not None else 0
 
 

@@ -256,8 +256,11 @@ class Chats:
         """The request that this one continues or diverges from; None if it begins a chat."""
         with self._lock:
             known = self._chats.get(chat, ())
-        last = nearest([each.outline for each in known], now)
-        return next((each for each in known if each.outline is last), None)
+        if not known:
+            return None
+        outlines = [each.outline for each in known]
+        last = nearest(outlines, now)
+        return known[outlines.index(last)] if last is not None else None
 
     def record(self, chat: bytes, found: LastRequest | None, now: RequestOutline) -> LastRequest:
         """Record a request that DeepSeek accepted; `found` is the result of `find`."""
@@ -266,7 +269,8 @@ class Chats:
         with self._lock:
             known = self._chats.pop(chat, ())
             # Equal ones come from clients that ask the same at the same time: each found the one before.
-            kept = (new, *(each for each in known if each is not replaced and each.outline != now))[:_AGENTS_PER_CHAT]
+            others = [each for each in known if each is not replaced and each.outline != now]
+            kept = (new, *others[: _AGENTS_PER_CHAT - 1])
             self._chats[chat] = kept
             self._size += sum([each.size for each in kept]) - sum([each.size for each in known])
             while self._size > _MESSAGES_IN_MEMORY and len(self._chats) > 1:

@@ -211,15 +211,16 @@ class _HashChains:
     def add(self, message: Message, own: MessageDigest) -> TurnKeys | None:
         """Add one message to the chains. Returns its keys if it is an assistant's."""
         role, answer = message.role, self._last_answer
-        self.exact = _link(self.exact, own.digest)
+        # Each link is made of two digests of fixed length: nothing to delimit.
+        self.exact = hashlib.sha256(self.exact + own.digest).digest()
         if role == "system":
             # Clients rewrite and insert prompts.
             return None
         self.opening = self.opening or own.digest
         if role == "user" and not self._is_after_user and answer is not None and answer.size >= _FEWEST_NEAR_BYTES:
-            self._near = _link(self._near_root, answer.digest)
+            self._near = hashlib.sha256(self._near_root + answer.digest).digest()
         self._is_after_user = role == "user"
-        self._near = _link(self._near, own.digest)
+        self._near = hashlib.sha256(self._near + own.digest).digest()
         if role == "tool":
             self._result_ids.append(message.tool_call_id or "")
             return None
@@ -239,11 +240,6 @@ def is_unique_id(call_id: str) -> bool:
     if part is None or part[1].isdigit() or part[1].isalpha():
         return False
     return len(set(part[1])) >= _FEWEST_DIFFERENT_CHARACTERS
-
-
-def _link(parent: bytes, own: bytes) -> bytes:
-    # Two digests of fixed length: nothing to delimit.
-    return hashlib.sha256(parent + own).digest()
 
 
 def _memory(message: Message, own: MessageDigest) -> int:

@@ -26,7 +26,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Lookup, Stage
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
 from deepseek_cursor_proxy.deepseek.chat_api import plain_text
 from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, is_silent, repair
@@ -127,6 +127,14 @@ class TurnCounts(NamedTuple):
     # Messages that were replayed as text.
     recovered: int = 0
 
+    @classmethod
+    def of(cls, turns: Sequence[Turn]) -> "TurnCounts":
+        kept = len([turn for turn in turns if turn.source is _CLIENT])
+        needed = [turn for turn in turns if turn.source is not _CLIENT and turn.need is not _NOT_NEEDED]
+        restored = [turn for turn in needed if turn.source is not _MISSING]
+        empty = len([turn for turn in restored if turn.is_empty])
+        return cls(len(restored) - empty, kept, empty, len(needed) - len(restored))
+
 
 class PreparedRequest(NamedTuple):
     """A request ready to be sent, the history to record its answer under, and how it was changed."""
@@ -134,21 +142,12 @@ class PreparedRequest(NamedTuple):
     request: ChatRequest
     history: History
     turns: tuple[Turn, ...]
+    counts: TurnCounts = TurnCounts()
     # How often each kind of repair was made to the tool history.
     repairs: Mapping[str, int] = MappingProxyType({})
-    transcript_count: int = 0
     # Where the native part begins in the repaired history; 0 when all of it is native.
     boundary: int = 0
     notice: str = ""
-
-    def count_turns(self) -> TurnCounts:
-        if not (self.turns or self.transcript_count):
-            return TurnCounts()
-        kept = len([turn for turn in self.turns if turn.source is _CLIENT])
-        needed = [turn for turn in self.turns if turn.source is not _CLIENT and turn.need is not _NOT_NEEDED]
-        restored = [turn for turn in needed if turn.source is not _MISSING]
-        empty = len([turn for turn in restored if turn.is_empty])
-        return TurnCounts(len(restored) - empty, kept, empty, len(needed) - len(restored), self.transcript_count)
 
     def check_size(self, most: int) -> None:
         """Raise TooLarge if the reasoning texts alone exceed `most`: a short history may name one long text often."""
@@ -214,10 +213,6 @@ _NOTHING_RESTORED = _RestoredTurns()
 _RESTORE: Stage[TurnKeys | None, _RestoredTurns] = Stage("restore")
 
 
-def _look_up_restored(request: ChatRequest, history: History, memory: Chat) -> Lookup[TurnKeys | None, _RestoredTurns]:
-    return memory.look_up(_RESTORE, history.keys, _conditions(request))
-
-
 def _conditions(request: ChatRequest) -> tuple[bool, bool]:
     """What decides, beside the messages, whether reasoning is needed."""
     return request.thinking, bool(request.tools or request.server_tools)
@@ -237,10 +232,12 @@ class FoundTurns(NamedTuple):
 
 def look_up(request: ChatRequest, history: History, find: FindTexts, memory: Chat = NO_CHAT) -> FoundTurns:
     """The texts stored for a history: for a chat that only grew, those of its newest turns."""
-    newest = next((at for at in range(len(history.keys) - 1, -1, -1) if history.keys[at] is not None), None)
-    if newest is None:
+    newest = len(history.keys) - 1
+    while newest >= 0 and history.keys[newest] is None:
+        newest -= 1
+    if newest < 0:
         return FoundTurns(request, history, {})
-    known = _look_up_restored(request, history, memory).result or _NOTHING_RESTORED
+    known = memory.look_up(_RESTORE, history.keys, _conditions(request)).result or _NOTHING_RESTORED
     if known.uses < _MOST_USES:
         # At least one turn: if nothing of the chat is stored, the store was cleared.
         stored, unproven = _find_turns(history, min(known.settled, newest), find)
@@ -287,7 +284,8 @@ def prepare(
         )
     if restoration.repaired.messages != request.messages:
         request = request._replace(messages=restoration.repaired.messages)
-    native = PreparedRequest(request, found.history, restoration.turns, restoration.repaired.repairs)
+    turns = restoration.turns
+    native = PreparedRequest(request, found.history, turns, TurnCounts.of(turns), restoration.repaired.repairs)
     if not lost or (strategy == "placeholder" and refused is None):
         return refused or native
     return _with_transcript(native, restoration, lost[-1])
@@ -303,7 +301,7 @@ def _with_transcript(native: PreparedRequest, restoration: Restoration, last_los
     has_notice = any(turn.has_notice for turn in restoration.turns_from(transcription.boundary))
     return native._replace(
         request=request._replace(messages=transcription.messages),
-        transcript_count=transcription.transcript_count,
+        counts=native.counts._replace(recovered=transcription.transcript_count),
         boundary=transcription.boundary,
         notice="" if has_notice else thinking_blocks.NOTICE,
     )
@@ -315,13 +313,14 @@ def restore(request: ChatRequest, found: FoundTurns, memory: Chat = NO_CHAT) -> 
     if not any(history.keys):
         # The first question of a chat.
         return Restoration(repair(messages, memory), ())
-    lookup = _look_up_restored(request, history, memory)
+    lookup = memory.look_up(_RESTORE, history.keys, _conditions(request))
     # This history when it was shorter.
     before = lookup.result or _NOTHING_RESTORED
     start = known.settled if _conditions(request) == _conditions(found.request) else 0
     restored = {index: former for index, former in known.turns.items() if index < start}
     for index, each in restored.items():
         messages[index] = each.message
+    settled = len(messages)
     for index, need in enumerate(reasoning_needs(request, start), start):
         keys, former = history.keys[index], before.turns.get(index)
         if keys is None:
@@ -334,9 +333,9 @@ def restore(request: ChatRequest, found: FoundTurns, memory: Chat = NO_CHAT) -> 
             former = _restore_one(message, index, need, match, blocks)
         restored[index] = former
         messages[index] = former.message
-    missing = (index for index, each in restored.items() if index >= start and each.turn.source is _MISSING)
-    # Turns that say nothing are left out, whatever they may have thought.
-    settled = next((index for index in missing if not is_silent(messages[index])), len(messages))
+        # Turns that say nothing are left out, whatever they may have thought.
+        if former.turn.source is _MISSING and settled == len(messages) and not is_silent(former.message):
+            settled = index
     lookup.store(_RestoredTurns(restored, settled, known.uses + 1), sum([each.size for each in restored.values()]))
     repaired, turns = repair(messages, memory), tuple([each.turn for each in restored.values()])
     if "empty dropped" in repaired.repairs:

@@ -44,7 +44,7 @@ def complete(prepared: PreparedRequest, namespace: bytes, find: FindTexts, memor
     places = [at for at, message in enumerate(messages) if message.role == "assistant"]
     turns = [keys for keys in prepared.history.keys if keys is not None]
     exact_keys: dict[int, bytes] = {}
-    if not prepared.transcript_count and len(turns) == len(places):
+    if not prepared.counts.recovered and len(turns) == len(places):
         # The request still has all turns of the history.
         exact_keys = {at: _exact_key(keys) for at, keys in zip(places, turns, strict=True)}
     new = [at for at in places if at >= lookup.count and messages[at].server_items is not None]

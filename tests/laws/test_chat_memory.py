@@ -73,4 +73,4 @@ class TestChatMemory(ApiTestCase):
                 memory = ChatMemory()
                 self.assertEqual(self.play(api, ChatMemory(0)), self.play(api, memory))
                 (chat,) = memory.chats()
-                self.assertEqual(STAGES[api], {stage.name for stage in chat._entries})
+                self.assertEqual(STAGES[api], {stage.name for stage in chat.entries})

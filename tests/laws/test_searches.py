@@ -132,7 +132,7 @@ class TestSearches(unittest.TestCase):
                 if isinstance(delta, Delta):
                     reply.add(delta)
             written += writing.write(found.batch)
-            if found.is_over:
+            if found.is_done or found.problem:
                 failure = found.problem
                 break
         is_whole = failure is None and reply.is_finished

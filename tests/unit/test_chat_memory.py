@@ -94,7 +94,7 @@ class ChatMemoryTest(unittest.TestCase):
             self.request("often", stored=30_000)
             self.assertLessEqual(self.held(), 1_000_000)
         self.assertTrue(self.request("often", stored=30_000))
-        known = [chat.entry(STAGE).result for chat in self.memory.chats()]  # type: ignore[union-attr]
+        known = [chat.entries[STAGE].result for chat in self.memory.chats()]  # type: ignore[union-attr]
         self.assertEqual([*(f"{number}, 3 turns" for number in range(61 - len(known), 60)), "often, 3 turns"], known)
         self.assertLess(20, len(known))
 

@@ -221,7 +221,7 @@ def make_record(event: events.Terminal) -> RequestRecord:
     dropped: tuple[str, ...] = ()
     if (prepared := event.prepared) is not None:
         dropped = tuple(map(_safe_name, prepared.request.dropped[:_MOST_NAMES]))
-        turns, repairs, strip = prepared.count_turns(), prepared.repairs, _pack(prepared.turns[-_MOST_TURNS:])
+        turns, repairs, strip = prepared.counts, prepared.repairs, _pack(prepared.turns[-_MOST_TURNS:])
     finish_reason = _safe_name(event.finish_reason) if event.finish_reason is not None else None
     repair = _short_repair(event.repair) if event.repair is not None else None
     return RequestRecord(

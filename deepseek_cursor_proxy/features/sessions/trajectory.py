@@ -120,8 +120,8 @@ def turns_of(event: Finished, caller: bytes, named: str, logprobs: TokenLogprobs
             "api": facts.api,
             "request_numbers": [facts.number],
             "requested_model": facts.requested_model,
-            "recovered": prepared.transcript_count,
-            "missing_reasoning": prepared.count_turns().missing,
+            "recovered": prepared.counts.recovered,
+            "missing_reasoning": prepared.counts.missing,
         },
     }
     total = tokens.prompt + tokens.output if tokens is not None else 0

@@ -99,7 +99,7 @@ def _restored_fields(event: events.Restored, request: ChatRequest) -> dict[str, 
     return {
         "is_retry": event.is_second_attempt,
         "repairs": prepared.repairs,
-        "transcribed": prepared.transcript_count,
+        "transcribed": prepared.counts.recovered,
         "refused_tools": event.refused_tools,
         "notice": bool(prepared.notice),
         "divergence": event.divergence,

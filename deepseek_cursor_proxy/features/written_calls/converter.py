@@ -67,7 +67,7 @@ class WrittenCalls:
         """The next events of a stream that `read` reads, converted."""
         events = read(data)
         batch: Batch = []
-        is_same = not events.is_over
+        is_same = not (events.is_done or events.problem is not None)
         for item in events.batch:
             if isinstance(item, Delta) and not self.read_plain(item):
                 is_same = False
@@ -76,7 +76,7 @@ class WrittenCalls:
                 batch.append(item)
         if is_same:
             return events
-        if events.is_over:
+        if self._answer.has_held and (events.is_done or events.problem is not None):
             # It may have broken off.
             batch += self._release(Delta())
         events.batch = batch
@@ -116,9 +116,11 @@ class WrittenCalls:
         items: list[str | CallPiece] = [answer.text.feed(delta.text)] if delta.text else []
         if delta.calls:
             # The text of an answer comes before its calls, line breaks and a lone < at its end too.
-            items += [*([] if answer.text.is_holding else [answer.text.release()]), *answer.add_calls(delta.calls)]
+            if answer.text.has_held and not answer.text.is_holding:
+                items.append(answer.text.release())
+            items += answer.add_calls(delta.calls)
         reason, is_end = delta.finish_reason, is_whole or delta.finish_reason is not None
-        if is_end:
+        if is_end and (answer.has_held or self._is_forced):
             items += self._end(reason)
             reason = "tool_calls" if reason == "stop" and answer.has_written else reason
         if answer.thinking.has_held and (is_end or answer.thinking.is_followed_by(delta)):
@@ -252,6 +254,12 @@ class _Answer:
     @property
     def has_calls(self) -> bool:
         return bool(self._sent or self._late)
+
+    @property
+    def has_held(self) -> bool:
+        """Whether anything waits for the end; in nearly every answer nothing does."""
+        is_late = bool(self._late) or True in [bool(call.held) for call in self._sent.values()]
+        return self.text.has_held or self.thinking.has_held or is_late
 
     def continue_calls(self, pieces: Sequence[CallPiece]) -> bool:
         """Add pieces that continue forwarded calls, as nearly all do; False if these are others."""

@@ -183,7 +183,7 @@ def written(pieces: Iterator[bytes], form: thinking_blocks.Form | None) -> tuple
                 if isinstance(item, Delta):
                     reply.add(item)
             yield parsed.batch
-            if parsed.is_over:
+            if parsed.is_done or parsed.problem:
                 return
 
     shown = show_reasoning(batches(), form, lambda choice: "A notice.\n\n")
@@ -235,7 +235,7 @@ class TestStreamReader(unittest.TestCase):
     def test_an_event_that_is_too_long_is_a_problem(self) -> None:
         reader = StreamReader()
         pieces = (b"data: " + b"x" * 1_000_000 for _ in range(20))
-        parsed = next(parsed for parsed in map(reader.read, pieces) if parsed.is_over)
+        parsed = next(parsed for parsed in map(reader.read, pieces) if parsed.is_done or parsed.problem)
         self.assertIsInstance(parsed.problem, UpstreamFailed)
 
 

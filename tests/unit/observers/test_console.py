@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.observers.events import (
 )
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.chats import PromptTokens
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn, TurnCounts
 from tests.support.histories import TOOLS, user
 
 EMPTY_HISTORY = identity.identify(b"", ())
@@ -50,8 +50,11 @@ USAGE = {
 }
 
 
-def restored(request: ChatRequest = REQUEST, turns: Any = TURNS, is_second: bool = False, **details: Any) -> Restored:
-    return Restored(7, PreparedRequest(request, EMPTY_HISTORY, turns, **details), is_second)
+def restored(
+    request: ChatRequest = REQUEST, turns: Any = TURNS, is_second: bool = False, recovered: int = 0, **details: Any
+) -> Restored:
+    counts = TurnCounts.of(turns)._replace(recovered=recovered)
+    return Restored(7, PreparedRequest(request, EMPTY_HISTORY, turns, counts, **details), is_second)
 
 
 def received(**details: Any) -> Received:
@@ -155,7 +158,7 @@ class TestConsole(unittest.TestCase):
                 "├ #7 reasoning  thinking is off for this request",
             ],
             self.lines(
-                restored(transcript_count=5, is_second=True),
+                restored(recovered=5, is_second=True),
                 restored(repairs={"cancelled": 1, "moved": 2}),
                 restored(off, (), repairs={"cancelled": 1}),
                 restored(off, ()),

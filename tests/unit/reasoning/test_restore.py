@@ -201,7 +201,7 @@ class TestSources(RestoreTestCase):
         for blank in ("", " ", "\n\n"):
             answer = assistant("", CALL, reasoning=blank)
             prepared = self.memory.prepare(U, answer, T)
-            self.assertEqual((Source.MISSING, True), (prepared.turns[0].source, prepared.transcript_count > 0))
+            self.assertEqual((Source.MISSING, True), (prepared.turns[0].source, prepared.counts.recovered > 0))
             memory = Memory()
             memory.record((U,), A, "stored")
             self.assertEqual(["stored"], reasonings(memory.prepare(U, answer, T)))
@@ -210,7 +210,7 @@ class TestSources(RestoreTestCase):
         self.memory.record((U,), A, "")
         prepared = self.memory.prepare(U, A, T)
         self.assertEqual([FILLER], reasonings(prepared))
-        self.assertEqual((0, False), (prepared.count_turns().missing, prepared.transcript_count > 0))
+        self.assertEqual((0, False), (prepared.counts.missing, prepared.counts.recovered > 0))
 
     def test_a_displayed_block_that_is_not_stored_becomes_the_reasoning(self) -> None:
         prepared = self.memory.prepare(U, assistant(block("from </details> display") + "Hi", CALL), T)
@@ -240,22 +240,20 @@ class TestSources(RestoreTestCase):
         self.memory.record((U,), A, "before")
         history = (U, A, T, assistant("Let me look."), assistant("", unique), result(unique[0]))
         prepared = self.memory.prepare(*history)
-        self.assertEqual((["before", FILLER, "known"], False), (reasonings(prepared), prepared.transcript_count > 0))
+        self.assertEqual((["before", FILLER, "known"], False), (reasonings(prepared), prepared.counts.recovered > 0))
 
 
 class TestReasoningNeeds(RestoreTestCase):
     def test_a_plain_answer_that_is_not_stored_gets_a_filler(self) -> None:
         prepared = self.memory.prepare(S, U, assistant("Hi"), U2)
         self.assertEqual([FILLER], reasonings(prepared))
-        self.assertEqual(
-            (1, False, ""), (prepared.count_turns().missing, prepared.transcript_count > 0, prepared.notice)
-        )
+        self.assertEqual((1, False, ""), (prepared.counts.missing, prepared.counts.recovered > 0, prepared.notice))
         self.assertEqual(4, len(prepared.request.messages))
 
     def test_a_turn_that_says_nothing_is_left_out_and_misses_nothing(self) -> None:
         for empty in (assistant(""), assistant("", reasoning=""), assistant("", reasoning=" ")):
             prepared = self.memory.prepare(S, U, empty, U2)
-            self.assertEqual(((S, U, U2), TurnCounts()), (prepared.request.messages, prepared.count_turns()))
+            self.assertEqual(((S, U, U2), TurnCounts()), (prepared.request.messages, prepared.counts))
             self.assertEqual({"empty dropped": 1}, prepared.repairs)
         self.memory.record((S, U), assistant(""), "known")
         self.assertEqual(["known"], reasonings(self.memory.prepare(S, U, assistant(""), U2)))
@@ -271,7 +269,7 @@ class TestReasoningNeeds(RestoreTestCase):
 
     def test_with_thinking_off_no_reasoning_is_missing(self) -> None:
         prepared = self.memory.prepare(U, A, T, thinking=False, strategy="reject")
-        self.assertEqual(0, prepared.count_turns().missing)
+        self.assertEqual(0, prepared.counts.missing)
 
 
 class TestSizes(unittest.TestCase):
@@ -301,7 +299,7 @@ class TestStrategies(RestoreTestCase):
     def test_the_recover_strategy_shows_its_notice_once(self) -> None:
         first = self.memory.prepare(S, U, A, T, U2)
         self.assertEqual(NOTICE, first.notice)
-        self.assertTrue(first.transcript_count)
+        self.assertTrue(first.counts.recovered)
         answer = assistant("A2")
         self.memory.record((S, U, A, T, U2), answer, "after recovery")
         later = self.memory.prepare(S, U, A, T, U2, assistant(NOTICE + "A2"), user("U3"))
@@ -321,7 +319,7 @@ class TestStrategies(RestoreTestCase):
     def test_recovery_without_a_user_message_falls_back_to_the_placeholder(self) -> None:
         prepared = self.memory.prepare(S, A, T)
         self.assertEqual([FILLER], reasonings(prepared))
-        self.assertFalse(prepared.transcript_count > 0)
+        self.assertFalse(prepared.counts.recovered > 0)
 
 
 class TestRetry(RestoreTestCase):
@@ -329,7 +327,7 @@ class TestRetry(RestoreTestCase):
         self.memory.record((U,), A, "known")
         final = assistant("plain")
         prepared = self.memory.prepare_second_attempt(U, A, T, U2, final, user("U3"))
-        self.assertEqual((True, []), (prepared.transcript_count > 0, reasonings(prepared)))
+        self.assertEqual((True, []), (prepared.counts.recovered > 0, reasonings(prepared)))
         self.assertEqual("U3", prepared.request.messages[-1].content)
 
     def test_after_a_refusal_turns_without_a_need_count_as_missing(self) -> None:
@@ -410,9 +408,9 @@ class TestGrownHistory(unittest.TestCase):
             answer = assistant(f"Answer number {number}.")
             self.memory.record(chat, answer, f"thought {number}")
             chat += [answer, U2]
-            self.assertEqual(number + 1, self.memory.prepare(*chat).count_turns().filled)
+            self.assertEqual(number + 1, self.memory.prepare(*chat).counts.filled)
         self.memory.found.clear()
-        self.assertEqual(0, self.memory.prepare(*chat).count_turns().filled)
+        self.assertEqual(0, self.memory.prepare(*chat).counts.filled)
 
     def test_a_turn_that_was_missing_is_found_once_it_is_stored(self) -> None:
         newest = assistant("The newest one is known.")
@@ -420,11 +418,11 @@ class TestGrownHistory(unittest.TestCase):
         self.chat += [newest, U2]
         # The second time it is the first turn that is looked at again.
         for _ in range(2):
-            missing = self.memory.prepare(*self.chat, strategy="placeholder").count_turns().missing
+            missing = self.memory.prepare(*self.chat, strategy="placeholder").counts.missing
         at = next(at for at, message in enumerate(self.chat) if message.content == "Well.")
         self.memory.record(self.chat[:at], self.chat[at], "stored late")
         prepared = self.memory.prepare(*self.chat, strategy="placeholder")
-        self.assertEqual(missing - 1, prepared.count_turns().missing)
+        self.assertEqual(missing - 1, prepared.counts.missing)
         self.assertEqual("stored late", prepared.request.messages[at].reasoning)
 
     def test_a_grown_history_is_restored_again_if_its_needs_change(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply, ServerDelta, ServerPiece, pack_items
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import identify
-from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
+from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, TurnCounts
 from tests.support.histories import new_chat
 
 CALLER = b"caller"
@@ -130,7 +130,7 @@ class TestComplete(unittest.TestCase):
         ids = [self.items(message)[1]["id"] for message in found.request.messages if message.role == "assistant"]
         self.assertEqual(["ws_0", "ws_1", "ws_2"], ids)
         # As a transcript it is another history.
-        changed = prepared._replace(transcript_count=1)
+        changed = prepared._replace(counts=TurnCounts(recovered=1))
         found = server_turns.complete(changed, CALLER, lambda keys: {key: texts[key] for key in keys if key in texts})
         ids = [self.items(message)[1]["id"] for message in found.request.messages if message.role == "assistant"]
         self.assertEqual(["ws_0"] * 3, ids)

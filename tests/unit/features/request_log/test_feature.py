@@ -39,8 +39,8 @@ def facts(number: int = 1, **fields: Any) -> RequestFacts:
     return RequestFacts(number, 1000.0, "chat", "0123456789ab", "gpt-5", "deepseek-v4-pro", **fields)
 
 
-def prepared(*turns: Turn, **fields: Any) -> PreparedRequest:
-    return PreparedRequest(REQUEST, HISTORY, turns, **fields)
+def prepared(*turns: Turn, recovered: int = 0, **fields: Any) -> PreparedRequest:
+    return PreparedRequest(REQUEST, HISTORY, turns, TurnCounts.of(turns)._replace(recovered=recovered), **fields)
 
 
 def finished(number: int = 1, **fields: Any) -> Finished:
@@ -120,7 +120,7 @@ class TestRecord(unittest.TestCase):
         )  # fmt: skip
         record = make_record(
             finished(
-                prepared=prepared(*turns, repairs={"moved": 2}, transcript_count=3),
+                prepared=prepared(*turns, repairs={"moved": 2}, recovered=3),
                 divergence="message 12 changed (user content)",
                 retries=1,
             )

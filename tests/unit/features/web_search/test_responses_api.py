@@ -244,7 +244,7 @@ def read_pieces(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
     for piece in pieces:
         events = reader.read(piece)
         deltas += [item for item in events.batch if isinstance(item, Delta)]
-        if events.is_over:
+        if events.is_done or events.problem:
             break
     return deltas, events
 
