@@ -14,7 +14,6 @@ This store also owns the file, for all other stores.
 
 import functools
 import logging
-import sqlite3
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -34,7 +33,6 @@ _BYTES_PER_TURN = 256 * 1024
 _BYTES_PER_ENTRY = 500
 # SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
 _KEYS_PER_QUERY = 900
-_KEYS_PER_INSERT = _KEYS_PER_QUERY // 3
 # Different reasonings for answers in the same words to the same history: a client that asks the same all day must not
 # make every lookup longer.
 _MOST_TEXTS_PER_KEY = 16
@@ -49,6 +47,12 @@ _FINE_USE_RESOLUTION_SECONDS = 60
 _CLEARED_TABLES = ("keys", "reasonings", "responses", "cached_answers", "backlog")
 
 _ADD_TEXT = "INSERT OR IGNORE INTO reasonings (digest, text, used_at) VALUES (?, ?, ?)"
+# Has keys lead to a text, after those that they lead to already. One statement: half the time of one per key.
+_ADD_KEYS = (
+    "INSERT OR IGNORE INTO keys (key, reasoning, place) "
+    "SELECT key, ?, (SELECT coalesce(max(place) + 1, 0) FROM keys WHERE key = new.key) FROM new "
+    f"WHERE (SELECT count(*) FROM keys WHERE key = new.key) < {_MOST_TEXTS_PER_KEY}"
+)
 _ADD_USE = "UPDATE reasonings SET used_at = ?1 WHERE id = ?2 AND abs(?1 - used_at) > ?3"
 
 
@@ -223,8 +227,10 @@ class ReasoningStore(Table[ReasoningEntry]):
                     [id] = connection.execute("SELECT id FROM reasonings WHERE digest = ?", (digest,)).fetchone()
                     used.add(id)
                 # An empty reasoning may have the keys of a whole chat, if the engine had it.
-                for start in range(0, len(keys), _KEYS_PER_INSERT):
-                    _add_keys(connection, keys[start : start + _KEYS_PER_INSERT], id)
+                for start in range(0, len(keys), _KEYS_PER_QUERY):
+                    some = keys[start : start + _KEYS_PER_QUERY]
+                    rows = ",".join(["(?)"] * len(some))
+                    connection.execute(f"WITH new (key) AS (VALUES {rows}) {_ADD_KEYS}", (*some, id))
             if used:
                 connection.executemany(_ADD_USE, [(now, id, self._use_resolution()) for id in used])
         self._count_writes(sum([1 + len(entry.text) // _BYTES_PER_TURN for entry in entries]))
@@ -267,21 +273,6 @@ class ReasoningStore(Table[ReasoningEntry]):
                 self._write([], False)
         self.database.close()
         return count
-
-
-def _add_keys(connection: sqlite3.Connection, keys: Sequence[bytes], id: int) -> None:
-    """Have keys lead to a reasoning, each after those that it leads to already."""
-    places = dict.fromkeys(keys, 0)
-    known = f"SELECT key, count(*), max(place) FROM keys WHERE key IN ({','.join('?' * len(places))}) GROUP BY key"
-    for key, count, last in connection.execute(known, tuple(places)).fetchall():
-        places[key] = last + 1
-        if count >= _MOST_TEXTS_PER_KEY:
-            del places[key]
-    if places:
-        # One statement: half the time of one per key.
-        values = [value for key, place in places.items() for value in (key, id, place)]
-        marks = ",".join(["(?, ?, ?)"] * len(places))
-        connection.execute(f"INSERT OR IGNORE INTO keys (key, reasoning, place) VALUES {marks}", values)
 
 
 def _encode(text: str) -> bytes:
