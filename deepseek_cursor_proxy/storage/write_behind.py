@@ -213,12 +213,17 @@ class WriteBehind(Generic[_Entry]):
         return not self._entries
 
     def flush(self, *, despite_fault: bool = True) -> bool:
-        """Write all entries; with `despite_fault` despite a known fault. True if none was refused. Raises Unusable."""
-        last = -1
-        while batch := self._oldest(last):
+        """Write all entries; with `despite_fault` despite a known fault. True if none was refused. Raises Unusable.
+
+        Those that come meanwhile wait for the next flush: else this one would go on, in batches of one or two, as long
+        as there are requests.
+        """
+        with self._lock:
+            last, end = -1, next(reversed(self._entries), -1)
+        while batch := self._oldest(last, end):
             last = max(batch)
             self._flush_batch(batch, despite_fault)
-        return not self._entries
+        return next(iter(self._entries), end + 1) > end
 
     def close(self, flush: Callable[[], object] | None = None) -> int:
         """Write all entries and forget those that cannot be written. Returns how many were forgotten.
@@ -236,13 +241,13 @@ class WriteBehind(Generic[_Entry]):
             time.sleep(_SECONDS_BETWEEN_TRIES)
         return self.clear()
 
-    def _oldest(self, after: int) -> dict[int, _Entry]:
-        """The oldest entries after a number: as many as fit into one transaction, at least one."""
+    def _oldest(self, after: int, end: int) -> dict[int, _Entry]:
+        """The oldest entries after a number, up to another: as many as fit into one transaction, at least one."""
         oldest: dict[int, _Entry] = {}
         left = self.batch
         with self._lock:
             for number, entry in self._entries.items():
-                if number > after:
+                if after < number <= end:
                     left -= self.size(entry)
                     if oldest and left < 0:
                         break

@@ -152,8 +152,8 @@ _ADD = (
 
 
 class WaitingRequests(WriteBehind[RequestRecord]):
-    # A kilobyte each, while the file cannot be used.
-    bound = 2000
+    # A kilobyte each, while the file cannot be used; and more than are answered between two batches.
+    bound = 10_000
     # So short a transaction that no turn waits noticeably for the writer.
     batch = 64
     # Figures that SQLite refuses cost their own request.
