@@ -304,6 +304,7 @@ class Reply:
         # How many pieces of reasoning came under another name only.
         self._other_pieces = 0
         self.finish_reason: str | None = None
+        self.is_finished = False
         self._reasoning: list[str] = []
         self._text: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
@@ -346,7 +347,7 @@ class Reply:
             call.id, call.name = call.id or piece.id, call.name or piece.name
             call.arguments.append(piece.arguments)
         if finish_reason:
-            self.finish_reason = finish_reason
+            self.finish_reason, self.is_finished = finish_reason, True
 
     @property
     def is_empty(self) -> bool:
@@ -356,10 +357,6 @@ class Reply:
     def has_no_answer(self) -> bool:
         """Whether there is no text but blanks, no call, and nothing of a tool that DeepSeek ran."""
         return not (self._calls or self._server_items or "".join(self._text).strip())
-
-    @property
-    def is_finished(self) -> bool:
-        return self.finish_reason is not None
 
     def has_empty_reasoning(self) -> bool:
         """Whether upstream said that the model thought nothing, and did not just leave the reasoning out."""

@@ -157,8 +157,6 @@ def plain_text(content: str | Parts) -> str:
 
 def messages(request: ChatRequest, host: Host = DEEPSEEK) -> list[dict[str, Any]]:
     """The history for the body, with images where this model can see them."""
-    if not _has_tool_images(request):
-        return [message_fields(message, request, host) for message in request.messages]
     sent = []
     # Only user messages may hold images, so we add a user message with those that tools returned right after the
     # results: in every later request as well, so that DeepSeek's prefix cache hits.
@@ -167,7 +165,7 @@ def messages(request: ChatRequest, host: Host = DEEPSEEK) -> list[dict[str, Any]
         if message.role != "tool" and pending:
             sent.append(_image_message(pending))
             pending = []
-        if message.role == "tool":
+        if message.role == "tool" and can_see_images(request.model):
             pending += attachments(message)
         sent.append(message_fields(message, request, host))
     return [*sent, _image_message(pending)] if pending else sent
@@ -176,13 +174,10 @@ def messages(request: ChatRequest, host: Host = DEEPSEEK) -> list[dict[str, Any]
 def adds_messages(request: ChatRequest) -> bool:
     """Whether the body gets messages that the client did not send: images that tools returned, or a JSON schema."""
     form = request.params.get("response_format")
-    return (form is not None and form.get("type") == "json_schema") or _has_tool_images(request)
-
-
-def _has_tool_images(request: ChatRequest) -> bool:
-    return can_see_images(request.model) and any(
-        message.role == "tool" and not isinstance(message.content, str) for message in request.messages
-    )
+    if form is not None and form.get("type") == "json_schema":
+        return True
+    results = [message.content for message in request.messages if message.role == "tool"]
+    return can_see_images(request.model) and not all(isinstance(content, str) for content in results)
 
 
 def _image_message(images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

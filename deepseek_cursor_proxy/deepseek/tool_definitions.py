@@ -52,11 +52,8 @@ class ToolsOutline(NamedTuple):
     keys: tuple[bytes, ...]
     # By name, a digest of each.
     digests: Mapping[str, int]
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes."""
-        return 200 + 6 * sum(map(len, self.keys))
+    # About how many bytes it takes.
+    size: int
 
 
 def outline_tools(tools: Tools) -> ToolsOutline:
@@ -69,7 +66,8 @@ def outline_tools(tools: Tools) -> ToolsOutline:
         by_name = tuple(sorted(tools, key=tool_name)) if len(set(names)) == len(names) else tools
         digests = dict(zip(names, map(hash, keys), strict=True))
         # The memo keeps the list alive, so that no other one gets its id.
-        known = ToolsOutline(tools, tools if by_name == tools else by_name, keys, digests)
+        size = 200 + 6 * sum(map(len, keys))
+        known = ToolsOutline(tools, tools if by_name == tools else by_name, keys, digests, size)
         _outlines.put(id(tools), known)
     return known
 

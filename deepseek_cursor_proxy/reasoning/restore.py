@@ -76,15 +76,6 @@ class Turn:
     # Which kind of key found it in the store, or why none did.
     proof: str = ""
 
-    @property
-    def is_lost(self) -> bool:
-        return self.source is _MISSING and self.need is ReasoningNeed.HARD
-
-    @property
-    def has_filler(self) -> bool:
-        """True if DeepSeek gets a filler in place of reasoning."""
-        return self.need is not ReasoningNeed.NONE and (self.is_empty or self.source is Source.MISSING)
-
 
 class Restoration(NamedTuple):
     """The history with its reasoning restored and its tool calls in order, and a Turn for each assistant in it."""
@@ -99,7 +90,8 @@ class Restoration(NamedTuple):
 
     def lost_turns(self) -> list[Turn]:
         """The turns that are sent without a reasoning that DeepSeek insists on."""
-        if not (lost := [turn for turn in self.turns if turn.is_lost]):
+        lost = [turn for turn in self.turns if turn.source is _MISSING and turn.need is ReasoningNeed.HARD]
+        if not lost:
             return []
         by_index = {turn.index: turn for turn in self.turns}
         # Clients split text and calls; then the reasoning may come with the next message.
@@ -352,11 +344,12 @@ def _restore_one(
     reasoning, source, proof = _choose_source(match, client_text, blocks)
     content, has_notice = message.content, False
     if isinstance(content, str):
-        ours = thinking_blocks.blocks_that_show(blocks, (match.reasoning, reasoning))
-        text = thinking_blocks.strip_blocks(content, blocks[:1] if source is Source.DISPLAY else ours)
-        content, has_notice = thinking_blocks.strip_notices(text), thinking_blocks.is_notice(text)
+        if blocks:
+            ours = thinking_blocks.blocks_that_show(blocks, (match.reasoning, reasoning))
+            content = thinking_blocks.strip_blocks(content, blocks[:1] if source is Source.DISPLAY else ours)
+        content, has_notice = thinking_blocks.strip_notices(content), thinking_blocks.is_notice(content)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
-    if turn.has_filler:
+    if need is not ReasoningNeed.NONE and (turn.is_empty or source is _MISSING):
         reasoning = FILLER
     elif need is ReasoningNeed.NONE and source is Source.STORE:
         # DeepSeek ignores it there, so it would only cost bytes.

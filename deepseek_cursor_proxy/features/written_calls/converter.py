@@ -131,9 +131,11 @@ class WrittenCalls:
                 before.append(_extra(delta, reasoning=thought, other_reasoning=answer.other_reasoning))
         if is_whole and delta.reasoning != given.reasoning:
             delta = chat_api.with_reasoning(delta)
-        deltas = self._deltas(delta._replace(finish_reason=reason), items)
-        if deltas == [given]:
+        delta = delta._replace(finish_reason=reason) if reason != given.finish_reason else delta
+        if delta == given and items == [*([given.text] if given.text else []), *given.calls]:
+            # Nearly always.
             return [*before, given]
+        deltas = self._deltas(delta, items)
         return [*before, deltas[0]._replace(run=None), *deltas[1:]]
 
     def _release(self, delta: Delta) -> list[Delta]:
