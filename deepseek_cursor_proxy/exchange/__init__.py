@@ -1,11 +1,10 @@
 """One generation, from a client's request to its last Delta: prepare, call DeepSeek, store, forward.
 
     client_request     one request with all that is known about it, and its report, which ends in one terminal event
-    exchange           one answer: open, deltas, close; the loop that sends until an upstream accepts
+    exchange           one answer: open, deltas, close; the loop that sends until an upstream accepts; what is stored
     attempt            a request as one upstream gets it: send, read
     failover           the attempt that follows a failed call or a broken answer, and the table that decides it
     upstreams          the servers that calls go to, in which order, and the form of reasoning that each has
-    recorder           stores each turn that is complete
     services           everything that exchanges and endpoints share
     feature            the interface of a feature to the core
 

@@ -7,7 +7,7 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import CallPiece, Delta, Reply
 from deepseek_cursor_proxy.deepseek.api import CHAT
-from deepseek_cursor_proxy.exchange.recorder import TurnRecorder
+from deepseek_cursor_proxy.exchange.exchange import TurnRecorder
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
