@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.observers.events import caller_digest
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
-from deepseek_cursor_proxy.reasoning.display import show_reasoning
+from deepseek_cursor_proxy.reasoning.thinking_blocks import show_reasoning
 
 if TYPE_CHECKING:
     from deepseek_cursor_proxy.exchange.client_request import OpenExchange

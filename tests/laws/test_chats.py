@@ -22,9 +22,8 @@ from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionWriter
 from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
-from deepseek_cursor_proxy.reasoning.display import show_reasoning
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
-from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
+from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE, show_reasoning
 from tests.fake_deepseek import FakeDeepSeek
 from tests.fake_deepseek.completion import Answer, Call, Completion, PrefixCache
 from tests.fake_deepseek.dialects import DIALECTS

@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.deepseek.hosts import UNKNOWN, ReasoningForm
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from deepseek_cursor_proxy.reasoning.display import show_reasoning
+from deepseek_cursor_proxy.reasoning.thinking_blocks import show_reasoning
 from tests.support.chunks import written_chunk, written_completion
 from tests.support.width import width
 

@@ -4,8 +4,14 @@ from unittest import mock
 from deepseek_cursor_proxy.conversation import Batches, CallPiece, Delta, Heartbeat
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from deepseek_cursor_proxy.reasoning.display import show_reasoning
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NO_ANSWER, PLAIN, Form, early_end_notice
+from deepseek_cursor_proxy.reasoning.thinking_blocks import (
+    COLLAPSIBLE,
+    NO_ANSWER,
+    PLAIN,
+    Form,
+    early_end_notice,
+    show_reasoning,
+)
 
 FORMS = (COLLAPSIBLE, PLAIN)
 CALL = Delta(calls=(CallPiece(0, "a", "b"),))
