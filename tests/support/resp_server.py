@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.features.redis.client import SLOTS, key_of, slot_of
 from deepseek_cursor_proxy.features.redis.connection import ReplyError
 from tests.support.polling import PATIENCE
 from tests.support.raw_upstream import CERTIFICATE, KEY
-from tests.support.resp_commands import CommandError, Database, error_reply, score_text
+from tests.support.resp_commands import CommandError, Database, error_reply
 
 _WITHOUT_LOGIN = ("AUTH", "QUIT")
 _KEYLESS = frozenset(
@@ -210,11 +210,6 @@ class RespServer:
     def _do_info(self, _session: Session, *_sections: bytes) -> bytes:
         return b"# Server\r\nredis_version:7.0.0\r\n# Replication\r\nrole:%b\r\n" % self.role
 
-    def _do_flushall(self, _session: Session, *_mode: bytes) -> str:
-        for database in self._databases.values():
-            database.entries.clear()
-        return "OK"
-
     def _do_asking(self, session: Session) -> str:
         session.is_asking = True
         return "OK"
@@ -289,8 +284,6 @@ def encode_reply(reply: Any) -> bytes:
             return b"$-1\r\n"
         case bool() | int():
             return b":%d\r\n" % reply
-        case float():
-            return encode_reply(score_text(reply))
         case str():
             return b"+%b\r\n" % reply.encode()
         case bytes():

@@ -7,10 +7,21 @@ part of the first.
 
 import json
 import socket
-from collections.abc import Mapping
 
 from tests.support.harness import RunningProxy, SocketTestCase, read_reply, read_to_the_end, request_bytes
-from tests.support.hostile_requests import CHAT, CHUNKS, CODINGS, FIELDS, LENGTHS, LINES, NEXT, SERVED, SMUGGLED, head
+from tests.support.hostile_requests import (
+    CHAT,
+    CHUNKS,
+    CODINGS,
+    FIELDS,
+    LENGTHS,
+    LINES,
+    NEXT,
+    SERVED,
+    SMUGGLED,
+    Table,
+    head,
+)
 
 
 class HostileRequestTestCase(SocketTestCase):
@@ -19,10 +30,10 @@ class HostileRequestTestCase(SocketTestCase):
         with self.connect(proxy, data) as sock:
             return read_to_the_end(sock)
 
-    def assert_refused(self, part: str, cases: Mapping[str, tuple[bytes, int]]) -> None:
+    def assert_refused(self, part: str, cases: Table) -> None:
         proxy = self.proxy(max_request_body_bytes=1024 * 1024)
-        for name, (data, status) in cases.items():
-            with self.subTest(name, part=part):
+        for data, status in cases:
+            with self.subTest(data[:100], part=part):
                 self.assert_error(self.received(proxy, data + NEXT), status)
         self.assertEqual(200, self.reply(self.received(proxy, _last(NEXT)))[0], "the server goes on")
         self.assertEqual([], self.fake.seen)
@@ -62,8 +73,8 @@ class TestRefusals(HostileRequestTestCase):
 class TestSmuggling(HostileRequestTestCase):
     def test_a_second_request_hidden_in_the_first_is_never_answered(self) -> None:
         proxy = self.proxy(max_request_body_bytes=1024 * 1024)
-        for name, (data, status) in SMUGGLED.items():
-            with self.subTest(name):
+        for data, status in SMUGGLED:
+            with self.subTest(data[:100]):
                 raw = self.received(proxy, data + NEXT)
                 got, headers, _ = self.reply(raw)
                 self.assertEqual((status, "close", 1), (got, headers["connection"], raw.count(b"HTTP/1.1 ")), raw)
@@ -72,8 +83,8 @@ class TestSmuggling(HostileRequestTestCase):
 
 class TestLegalRequests(HostileRequestTestCase):
     def test_odd_but_legal_requests_and_those_after_them_are_answered(self) -> None:
-        for name, (data, status) in SERVED.items():
-            with self.subTest(name):
+        for data, status in SERVED:
+            with self.subTest(data[:100]):
                 raw = self.received(self.running, data + _last(NEXT))
                 statuses = [int(each[:3]) for each in raw.split(b"HTTP/1.1 ")[1:]]
                 self.assertEqual([status, 200], statuses, raw[:300])

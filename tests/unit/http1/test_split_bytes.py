@@ -16,7 +16,7 @@ TABLES = (hostile.SERVED, hostile.SERVED, hostile.LINES, hostile.FIELDS, hostile
 SEEDS = tuple(
     data
     for table in (*TABLES, hostile.CHUNKS, hostile.SMUGGLED)
-    for data, _ in table.values()
+    for data, _ in table
     # A mutation somewhere in a hundred kilobytes of the same byte is seldom one.
     if len(data) < 5000
 )
@@ -47,8 +47,8 @@ def read_all(arriving: Iterable[bytes]) -> list[object]:
 class TestReader(unittest.TestCase):
     def test_a_hostile_request_has_its_status_however_it_is_split(self) -> None:
         for table in (hostile.LINES, hostile.FIELDS, hostile.LENGTHS, hostile.CODINGS, hostile.CHUNKS):
-            for name, (data, status) in table.items():
-                with self.subTest(name):
+            for data, status in table:
+                with self.subTest(data[:100]):
                     # Large ones are not cut at every boundary.
                     cuts = (
                         splittings(data) if len(data) < 500 else (slices(data, size) for size in (len(data), 4096, 7))
