@@ -55,33 +55,18 @@ DIRECTIONS = {
 }
 # The features, and the other features that each imports.
 FEATURES = {
-    "responses": "redis tokens",
-    "messages": "tokens",
-    "web_search": "",
-    "choices": "",
-    "written_calls": "",
-    "passthrough": "",
-    "sessions": "dashboard tokens",
-    "status_line": "",
-    "response_cache": "",
-    "request_log": "",
-    "usage": "dashboard request_log",
-    "keys": "dashboard redis tokens usage",
-    "tokens": "",
-    "redis": "",
-    "dashboard": "request_log",
-    "traces": "request_log",
-}
+    "responses": "redis tokens", "messages": "tokens", "web_search": "", "choices": "", "written_calls": "",
+    "passthrough": "", "sessions": "dashboard tokens", "status_line": "", "response_cache": "", "request_log": "",
+    "usage": "dashboard request_log", "keys": "dashboard redis tokens usage", "tokens": "", "redis": "",
+    "dashboard": "request_log", "traces": "request_log",
+}  # fmt: skip
 # Those of them that a feature cannot do without; any other is imported only when it is there.
 NEEDED = {"request_log", "tokens"}
 # Small things that every folder may use, and what these use themselves.
 ROOT_FILES = {
-    "errors": "",
-    "redaction": "json_codec",
-    "json_codec": "errors",
-    "chat_memory": "conversation json_codec",
+    "errors": "", "redaction": "json_codec", "json_codec": "errors", "chat_memory": "conversation json_codec",
     "conversation": "http1",
-}
+}  # fmt: skip
 # Folders and files that do no I/O, keep no clock and start no thread.
 PURE = {"config", "http1", "deepseek", "reasoning", "protocols", "conversation"}
 PURE |= {"features.written_calls.call_markup", "features.written_calls.converter", "errors", "redaction", "json_codec"}

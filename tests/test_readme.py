@@ -47,20 +47,9 @@ OTHER_FLAGS |= {"--live", "--report", "--help-all"}
 OTHER_FLAGS |= {"--yes", "--print", "--undo", "--url", "--flash-subagents", "--status-line"}
 # Flags of other programs, as the pages name them.
 FOREIGN_FLAGS = {
-    "--strict",
-    "--effort",
-    "--user",
-    "--provider",
-    "--operator",
-    "--read-only",
-    "--tmpfs",
-    "--rm",
-    "--from",
-    "--continue",
-    "--set",
-    "--import",
-    "--headless",
-}
+    "--strict", "--effort", "--user", "--provider", "--operator", "--read-only", "--tmpfs", "--rm", "--from",
+    "--continue", "--set", "--import", "--headless",
+}  # fmt: skip
 
 
 def block(language: str, start: str) -> str:

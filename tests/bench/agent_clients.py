@@ -183,17 +183,10 @@ class Codex(AgentClient):
             for name, text, schema in self._schemas
         ]
         return {
-            "model": _MODEL,
-            "input": [prompt, *self.history],
-            "tools": tools,
-            "tool_choice": "auto",
-            "parallel_tool_calls": True,
-            "reasoning": {"summary": "auto"},
-            "store": False,
-            "stream": True,
-            "include": ["reasoning.encrypted_content"],
-            "prompt_cache_key": self._session,
-        }
+            "model": _MODEL, "input": [prompt, *self.history], "tools": tools, "tool_choice": "auto",
+            "parallel_tool_calls": True, "reasoning": {"summary": "auto"}, "store": False, "stream": True,
+            "include": ["reasoning.encrypted_content"], "prompt_cache_key": self._session,
+        }  # fmt: skip
 
     def read(self, events: Sequence[Json]) -> list[ToolCall]:
         if not any(event.get("type") == "response.completed" for event in events):

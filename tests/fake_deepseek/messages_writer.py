@@ -18,13 +18,9 @@ from tests.fake_deepseek.searches import Citation, Search
 Json = dict[str, Any]
 
 _STOP_REASONS = {
-    "stop": "end_turn",
-    "tool_calls": "tool_use",
-    "length": "max_tokens",
-    "content_filter": "refusal",
-    "pause_turn": "pause_turn",
-    "stop_sequence": "stop_sequence",
-}
+    "stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal",
+    "pause_turn": "pause_turn", "stop_sequence": "stop_sequence",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,12 +129,9 @@ def _found(search: Search) -> Json | list[Json]:
 
 def _location(source: Citation) -> Json:
     return {
-        "type": "web_search_result_location",
-        "url": source.url,
-        "title": source.title,
-        "encrypted_index": f"index of {source.url}",
-        "cited_text": f"Words of {source.title}.",
-    }
+        "type": "web_search_result_location", "url": source.url, "title": source.title,
+        "encrypted_index": f"index of {source.url}", "cited_text": f"Words of {source.title}.",
+    }  # fmt: skip
 
 
 def _is_success(block: Mapping[str, Any]) -> bool:

@@ -4,13 +4,9 @@ from tests.interop.command_line import MODEL, NodeCase
 
 # Pinned: seen to run on Node 20 and 22, though they ask for 22.
 PACKAGES = (
-    "ai@7.0.169",
-    "@ai-sdk/openai@4.0.114",
-    "@ai-sdk/openai-compatible@3.0.90",
-    "@ai-sdk/deepseek@3.0.56",
-    "@ai-sdk/anthropic@4.0.102",
-    "zod@4.6.7",
-)
+    "ai@7.0.169", "@ai-sdk/openai@4.0.114", "@ai-sdk/openai-compatible@3.0.90", "@ai-sdk/deepseek@3.0.56",
+    "@ai-sdk/anthropic@4.0.102", "zod@4.6.7",
+)  # fmt: skip
 
 
 class AiSdkTest(NodeCase):

@@ -26,12 +26,8 @@ class SearchTest(MessagesCase):
         self, sdk: anthropic.Anthropic, messages: list[Json], *, stream: bool, **options: Any
     ) -> anthropic.types.Message:
         request: Json = {
-            "model": MODEL,
-            "max_tokens": LIMIT,
-            "messages": messages,
-            "tools": (*TOOLS, SEARCH),
-            **options,
-        }
+            "model": MODEL, "max_tokens": LIMIT, "messages": messages, "tools": (*TOOLS, SEARCH), **options,
+        }  # fmt: skip
         if not stream:
             return sdk.messages.create(**request)
         with sdk.messages.stream(**request) as events:

@@ -389,31 +389,14 @@ class ModuleTest(DashboardCase):
     def test_figures_have_units_and_what_is_not_known_is_no_zero(self) -> None:
         thin = "\u202f"
         cases = {
-            "count(1234567)": "1,234,567",
-            "count(null)": "–",
-            "compact(950)": "950",
-            "compact(12345)": "12.3k",
-            "compact(1200000)": "1.20M",
-            "share(0.9999)": f"99{thin}%",
-            "share(1)": f"100{thin}%",
-            "share(1, 0)": "–",
-            "seconds(0.4212)": f"0.42{thin}s",
-            "seconds(75)": f"75.0{thin}s",
-            "seconds(7384)": f"2{thin}h 3{thin}min",
-            "bytes(96468992)": f"96.5{thin}MB",
-            "compact(1500)": "1.50k",
-            "roundCompact(1500)": "1.5k",
-            "money(12.345)": "$12.35",
-            "money(0)": "$0.00",
-            "money(0.0042)": "<$0.01",
-            "money(null)": "unknown",
-            "money(3, 'CNY')": "¥3.00",
-            "requestMoney(0.0061)": "$0.0061",
-            "requestMoney(0.00002)": "<$0.0001",
-            "roundMoney(0.5, 0.5)": "$0.50",
-            "roundMoney(0.005, 0.005)": "$0.0050",
-            "roundMoney(1500, 500)": "$1.5k",
-        }
+            "count(1234567)": "1,234,567", "count(null)": "–", "compact(950)": "950", "compact(12345)": "12.3k",
+            "compact(1200000)": "1.20M", "share(0.9999)": f"99{thin}%", "share(1)": f"100{thin}%", "share(1, 0)": "–",
+            "seconds(0.4212)": f"0.42{thin}s", "seconds(75)": f"75.0{thin}s", "seconds(7384)": f"2{thin}h 3{thin}min",
+            "bytes(96468992)": f"96.5{thin}MB", "compact(1500)": "1.50k", "roundCompact(1500)": "1.5k",
+            "money(12.345)": "$12.35", "money(0)": "$0.00", "money(0.0042)": "<$0.01", "money(null)": "unknown",
+            "money(3, 'CNY')": "¥3.00", "requestMoney(0.0061)": "$0.0061", "requestMoney(0.00002)": "<$0.0001",
+            "roundMoney(0.5, 0.5)": "$0.50", "roundMoney(0.005, 0.005)": "$0.0050", "roundMoney(1500, 500)": "$1.5k",
+        }  # fmt: skip
         calls = ", ".join(f"module.{call}" for call in cases)
         self.assertEqual(list(cases.values()), self.evaluate("format.js", f"return [{calls}];"))
 

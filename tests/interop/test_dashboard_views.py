@@ -16,17 +16,10 @@ PICTURES = os.environ.get("DASHBOARD_PICTURES")
 SIZE = (1280, 800)
 # Addresses of views, and a text that each has.
 VIEWS = {
-    "now": "In flight",
-    "requests": "Older requests",
-    f"requests/{OPENED}": "Tokens and cost",
-    f"chats/{CHAT}": "Where the cache was lost",
-    "usage": "Saved by the cache",
-    "usage?range=1": "Usage by",
-    "keys": "resets",
-    "sessions": "nightly evaluation",
-    f"sessions/{SESSION}": "It dropped the",
-    "store": "Process",
-}
+    "now": "In flight", "requests": "Older requests", f"requests/{OPENED}": "Tokens and cost",
+    f"chats/{CHAT}": "Where the cache was lost", "usage": "Saved by the cache", "usage?range=1": "Usage by",
+    "keys": "resets", "sessions": "nightly evaluation", f"sessions/{SESSION}": "It dropped the", "store": "Process",
+}  # fmt: skip
 # What can be scrolled sideways, and the texts that are cut, among headers, figures, dates, and models without the name
 # under which a client asked.
 CUT = """() => {

@@ -18,17 +18,8 @@ TEMPORARY = {*BUSY, "500", "502", "503", "504", "dropped", "cut", "cut after hea
 REFUSED_REASONING = {"400 reasoning", *(name for name in STREAMS if name.startswith("reasoning refused"))}
 # What a request with a search may be refused for by an upstream of unknown kind.
 NO_SEARCH = {
-    "400",
-    "400 unknown model",
-    "400 tools",
-    "422",
-    "500",
-    "502",
-    "529",
-    "failed",
-    "no stream",
-    "still refused",
-}
+    "400", "400 unknown model", "400 tools", "422", "500", "502", "529", "failed", "no stream", "still refused",
+}  # fmt: skip
 # What the client has of an answer that fails.
 HEARTBEATS = {"cut after heartbeat", "silent after heartbeat", "reasoning refused after heartbeat"}
 DELTAS = {"cut after role", "ended", "reasoning refused after role", "cut after text", "reasoning refused after text"}

@@ -170,19 +170,10 @@ class TestRefusals(ApiTestCase):
     @each_form()
     def test_a_refusal_of_deepseek_has_the_shape_of_the_api(self, api: Api, stream: bool) -> None:
         kinds = {
-            400: "invalid_request_error",
-            401: "authentication_error",
-            402: "billing_error",
-            403: "permission_error",
-            404: "not_found_error",
-            413: "request_too_large",
-            422: "invalid_request_error",
-            429: "rate_limit_error",
-            500: "api_error",
-            502: "api_error",
-            503: "overloaded_error",
-            504: "api_error",
-        }
+            400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
+            404: "not_found_error", 413: "request_too_large", 422: "invalid_request_error", 429: "rate_limit_error",
+            500: "api_error", 502: "api_error", 503: "overloaded_error", 504: "api_error",
+        }  # fmt: skip
         statuses = {502: 500, 503: 529, 504: 500} if api is MESSAGES else {}
         for status, kind in kinds.items():
             with self.subTest(status):

@@ -164,16 +164,9 @@ def failing_upstream(run: ClientRun) -> None:
 
 
 CLIENTS: tuple[Callable[[ClientRun], None], ...] = (
-    *(tool_loop,) * 5,
-    *(disconnecting_client,) * 3,
-    three_answers,
-    slow_reader,
-    idle_client,
-    burst,
-    blocked_reader,
-    bad_request,
-    failing_upstream,
-)
+    *(tool_loop,) * 5, *(disconnecting_client,) * 3, three_answers, slow_reader, idle_client, burst, blocked_reader,
+    bad_request, failing_upstream,
+)  # fmt: skip
 
 
 def _request(question: str, **fields: Any) -> bytes:

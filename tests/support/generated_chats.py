@@ -125,14 +125,9 @@ class World:
 
     def _edit(self, chat: Chat) -> None:
         edits = (
-            self._change_system,
-            self._slip_in_reminder,
-            self._render_question_again,
-            self._elide_result,
-            self._compact,
-            self._let_another_model_answer,
-            self._lose_result,
-        )
+            self._change_system, self._slip_in_reminder, self._render_question_again, self._elide_result, self._compact,
+            self._let_another_model_answer, self._lose_result,
+        )  # fmt: skip
         if self.rng.choice((True, False)):
             self.rng.choice(edits)(chat)
 

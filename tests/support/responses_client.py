@@ -17,12 +17,9 @@ _LAST = ("response.completed", "response.incomplete", "response.failed")
 _CUSTOM = "response.custom_tool_call_input"
 _SEARCH = "web_search_call"
 _TEXTS = {
-    "response.output_text": "text",
-    "response.reasoning_text": "text",
-    "response.reasoning_summary_text": "text",
-    "response.function_call_arguments": "arguments",
-    _CUSTOM: "input",
-}
+    "response.output_text": "text", "response.reasoning_text": "text", "response.reasoning_summary_text": "text",
+    "response.function_call_arguments": "arguments", _CUSTOM: "input",
+}  # fmt: skip
 
 
 # A picture, or another text that only the server which wrote it can read.

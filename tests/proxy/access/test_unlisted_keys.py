@@ -93,27 +93,14 @@ class TestAccessKeys(AccessTestCase):
         for settings in (PLAIN, LISTED, EXPOSED):
             proxy = self.proxy(**settings)
             for method, path, expected in (
-                ("GET", "/healthz", 200),
-                ("GET", "/v1/healthz", 200),
-                ("HEAD", "/v1/models", 200),
-                ("GET", "/models", 200),
-                ("OPTIONS", PATHS[0], 204),
-                ("POST", PATHS[0], 401),
-                ("POST", PATHS[1], 401),
-                ("POST", PATHS[2], 401),
-                ("POST", "//v1//chat//completions/", 401),
-                ("GET", PATHS[0], 405),
-                ("POST", "/v1/models", 405),
-                ("POST", "/v1/responses", 401),
-                ("GET", "/v1/responses/resp_1", 401),
-                ("GET", "/v1/responses/resp_1/input_items", 401),
-                ("DELETE", "/v1/responses/resp_1", 401),
-                ("POST", "/v1/responses/resp_1/cancel", 401),
-                ("PUT", "/v1/responses/resp_1", 405),
-                ("POST", "/v1/embeddings", 404),
-                ("GET", "/", 404),
-                ("GET", "/metrics", 404),
-            ):
+                ("GET", "/healthz", 200), ("GET", "/v1/healthz", 200), ("HEAD", "/v1/models", 200),
+                ("GET", "/models", 200), ("OPTIONS", PATHS[0], 204), ("POST", PATHS[0], 401), ("POST", PATHS[1], 401),
+                ("POST", PATHS[2], 401), ("POST", "//v1//chat//completions/", 401), ("GET", PATHS[0], 405),
+                ("POST", "/v1/models", 405), ("POST", "/v1/responses", 401), ("GET", "/v1/responses/resp_1", 401),
+                ("GET", "/v1/responses/resp_1/input_items", 401), ("DELETE", "/v1/responses/resp_1", 401),
+                ("POST", "/v1/responses/resp_1/cancel", 401), ("PUT", "/v1/responses/resp_1", 405),
+                ("POST", "/v1/embeddings", 404), ("GET", "/", 404), ("GET", "/metrics", 404),
+            ):  # fmt: skip
                 with self.subTest(path, method=method, **settings):
                     with self.connect(proxy, f"{method} {path} HTTP/1.0\r\n\r\n".encode()) as sock:
                         self.assertTrue(sock.makefile("rb").readline().startswith(b"HTTP/1.1 %d " % expected))

@@ -107,14 +107,9 @@ class TestDisplay(SocketTestCase):
     def test_the_setting_decides_for_every_client(self) -> None:
         hidden, shown = ("Hi.", "Hm."), (BLOCK + "Hi.", "")
         for setting, headers, expected in (
-            ("auto", SDK, hidden),
-            ("auto", CURSOR, shown),
-            ("auto", (), shown),
-            ("on", SDK, shown),
-            (True, SDK, shown),
-            ("off", CURSOR, hidden),
-            (False, (), hidden),
-        ):
+            ("auto", SDK, hidden), ("auto", CURSOR, shown), ("auto", (), shown), ("on", SDK, shown), (True, SDK, shown),
+            ("off", CURSOR, hidden), (False, (), hidden),
+        ):  # fmt: skip
             self.fake.answer(Answer(reasoning="Hm.", content="Hi."))
             with self.subTest(setting, headers=headers):
                 self.assertEqual(expected, self.told(self.proxy(display_reasoning=setting), headers))

@@ -115,13 +115,8 @@ class TestChatCompletions(ServerToolTestCase):
 
     def test_fields_of_clients_are_none_of_deepseeks(self) -> None:
         turn: dict[str, Any] = {
-            "role": "assistant",
-            "content": "a",
-            "refusal": None,
-            "annotations": [],
-            "audio": None,
-            "id": "m1",
-        }
+            "role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None, "id": "m1",
+        }  # fmt: skip
         self.chat(self.running, QUESTION, turn, NEXT, tools=[SEARCH])
         self.assertEqual({"role", "content", "reasoning_content"}, self.sent_body()["messages"][1].keys())
 

@@ -364,13 +364,10 @@ class TestPaths(AppTestCase):
 
     def test_a_repeated_v1_in_a_path_counts_once_on_all_apis(self) -> None:
         bodies = {
-            "chat/completions": PLAIN_BODY,
-            "responses": {"input": "hi"},
-            "responses/input_tokens": {"input": "hi"},
-            "responses/compact": {"input": "hi"},
-            "messages": {**PLAIN_BODY, "max_tokens": 2000},
+            "chat/completions": PLAIN_BODY, "responses": {"input": "hi"}, "responses/input_tokens": {"input": "hi"},
+            "responses/compact": {"input": "hi"}, "messages": {**PLAIN_BODY, "max_tokens": 2000},
             "messages/count_tokens": PLAIN_BODY,
-        }
+        }  # fmt: skip
         for path, body in bodies.items():
             for before in ("/v1/v1/", "//v1//v1/", "/v1/v1/v1/"):
                 self.assertEqual(200, self.ask(before + path, body).status, path)

@@ -38,15 +38,11 @@ saved divergence_cost"""
 GROUP = TODAY + " seconds first_token_seconds"
 MINUTE = "minute requests failed busy_seconds output_tokens cost clients"
 SECRETS = {
-    "prompt": "planted-secret-of-the-prompt",
-    "answer": "planted-secret-of-the-answer",
-    "reasoning": "planted-secret-of-the-reasoning",
-    "argument": "planted-secret-of-the-arguments",
-    "key": "sk-planted-secret-of-the-client",
-    "metrics": "sk-planted-secret-of-metrics",
-    "access": "sk-planted-secret-of-access",
-    "route": "sk-planted-secret-of-the-route",
-}
+    "prompt": "planted-secret-of-the-prompt", "answer": "planted-secret-of-the-answer",
+    "reasoning": "planted-secret-of-the-reasoning", "argument": "planted-secret-of-the-arguments",
+    "key": "sk-planted-secret-of-the-client", "metrics": "sk-planted-secret-of-metrics",
+    "access": "sk-planted-secret-of-access", "route": "sk-planted-secret-of-the-route",
+}  # fmt: skip
 
 
 class ShapeTest(AdminCase):
@@ -303,12 +299,8 @@ class LedgerTest(AdminCase):
     def test_a_query_for_usage_that_makes_no_sense_is_a_400(self) -> None:
         admin = self.admin(self.admin_proxy())
         for query in (
-            "days=0",
-            "by=prompt",
-            "since=yesterday",
-            "until=2026-13-01",
-            "since=2026-02-02&until=2026-02-01",
-        ):
+            "days=0", "by=prompt", "since=yesterday", "until=2026-13-01", "since=2026-02-02&until=2026-02-01",
+        ):  # fmt: skip
             with self.subTest(query):
                 self.assertEqual(400, self.get(admin, f"/api/usage?{query}").status)
 

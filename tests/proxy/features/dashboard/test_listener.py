@@ -53,18 +53,13 @@ class AccessTest(AdminCase):
         own = admin.url.removeprefix("http://")
         port = own.rpartition(":")[2]
         for headers, status in (
-            ({"Host": "evil.example"}, 403),
-            ({"Host": f"evil.example:{port}"}, 403),
-            ({"Host": "127.0.0.1.evil.example"}, 403),
-            ({"Host": f"localhost:{port}"}, 200),
-            ({"Host": "localhost:8080"}, 200),
-            ({"Host": f"[::1]:{port}"}, 200),
-            ({"Origin": "http://evil.example"}, 403),
-            ({"Origin": "null"}, 403),
-            ({"Origin": "http://127.0.0.1:3000"}, 403),
-            ({"Origin": "vscode-webview://x"}, 403),
+            ({"Host": "evil.example"}, 403), ({"Host": f"evil.example:{port}"}, 403),
+            ({"Host": "127.0.0.1.evil.example"}, 403), ({"Host": f"localhost:{port}"}, 200),
+            ({"Host": "localhost:8080"}, 200), ({"Host": f"[::1]:{port}"}, 200),
+            ({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403),
+            ({"Origin": "http://127.0.0.1:3000"}, 403), ({"Origin": "vscode-webview://x"}, 403),
             ({"Origin": f"http://{own}"}, 200),
-        ):
+        ):  # fmt: skip
             for path in ("/healthz", "/"):
                 with self.subTest(path, **headers):
                     reply = self.get(admin, path, **headers)

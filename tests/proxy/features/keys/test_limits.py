@@ -244,15 +244,9 @@ class TestBudgets(LimitsTestCase):
         proxy = self.ann(models=[PASSED], usd_per_day=9)
         whole = f'{{"model": "{PASSED}", "messages": [], "max_tokens": 5}}'
         for pair in (
-            '"model": "gpt-9"',
-            '"Model": "gpt-9"',
-            '"mod\\u0065l": "gpt-9"',
-            '"MODEL": "gpt-9"',
-            '"max_tokens": 9000',
-            '"Max_Completion_Tokens": 9000',
-            '"max_to\u212aen\u017f": 9000',
-            '"N": 9',
-        ):
+            '"model": "gpt-9"', '"Model": "gpt-9"', '"mod\\u0065l": "gpt-9"', '"MODEL": "gpt-9"', '"max_tokens": 9000',
+            '"Max_Completion_Tokens": 9000', '"max_to\u212aen\u017f": 9000', '"N": 9',
+        ):  # fmt: skip
             for data in (whole.replace("{", "{" + pair + ", "), whole.replace("}", ", " + pair + "}")):
                 with self.subTest(data):
                     # A body whose model comes last and is another one does not get as far.

@@ -192,12 +192,9 @@ class TestFaults(PassthroughTestCase):
         cut = Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{")
         redirect = Raw(b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n")
         for step, expected in (
-            (Raw(b""), 502),
-            (Raw(b"garbage\r\n\r\n"), 502),
-            (redirect, 502),
-            (cut, 502),
+            (Raw(b""), 502), (Raw(b"garbage\r\n\r\n"), 502), (redirect, 502), (cut, 502),
             (Raw(b"", then_close=False), 504),
-        ):
+        ):  # fmt: skip
             for body in (BODY, STREAMED) if step is not cut else (BODY,):
                 with self.subTest(step):
                     self.other.answer(step)

@@ -209,18 +209,10 @@ class TestHits(CacheTestCase):
 class TestMisses(CacheTestCase):
     def test_whatever_differs_upstream_is_another_question(self) -> None:
         cases: list[Json] = [
-            {},
-            {"history": "Q"},
-            {"model": "deepseek-flash"},
-            {"reasoning_effort": "max"},
-            {"thinking": {"type": "disabled"}},
-            {"temperature": 0.5},
-            {"max_tokens": 7},
-            {"seed": 1},
-            {"tools": "read_file list_files"},
-            {"user": "somebody"},
-            {"response_format": {"type": "json_object"}},
-        ]
+            {}, {"history": "Q"}, {"model": "deepseek-flash"}, {"reasoning_effort": "max"},
+            {"thinking": {"type": "disabled"}}, {"temperature": 0.5}, {"max_tokens": 7}, {"seed": 1},
+            {"tools": "read_file list_files"}, {"user": "somebody"}, {"response_format": {"type": "json_object"}},
+        ]  # fmt: skip
         proxy = self.proxy()
         for state in ("miss", "hit"):
             for case in cases:

@@ -43,18 +43,10 @@ RESULTS = [output(CALL.id), output(OTHER_CALL.id)]
 class TestResponses(ResponsesTestCase):
     def test_a_response_echoes_the_fields_of_its_request(self) -> None:
         request = {
-            "instructions": "Be brief.",
-            "max_output_tokens": 2000,
-            "metadata": {"a": "b"},
-            "model": "my-model",
-            "parallel_tool_calls": False,
-            "prompt_cache_key": "thread",
-            "temperature": 0.5,
-            "tool_choice": "auto",
-            "tools": TOOLS,
-            "top_p": 0.5,
-            "user": "me",
-        }
+            "instructions": "Be brief.", "max_output_tokens": 2000, "metadata": {"a": "b"}, "model": "my-model",
+            "parallel_tool_calls": False, "prompt_cache_key": "thread", "temperature": 0.5, "tool_choice": "auto",
+            "tools": TOOLS, "top_p": 0.5, "user": "me",
+        }  # fmt: skip
         answer = self.complete(self.proxy(), "q", **request, reasoning={"effort": "low", "summary": "auto"})
         self.assertEqual(request, {name: answer[name] for name in request})
         self.assertEqual({"effort": "low", "summary": "auto"}, answer["reasoning"])
@@ -340,12 +332,8 @@ class TestRefusals(ResponsesTestCase):
     def test_unknown_response_ids_are_404(self) -> None:
         for given in (UNKNOWN, "resp_", "x", "%00", "%ff", "..", "resp_%E2%82%AC", "'%20OR%201=1", "x" * 5000):
             for method, rest in (
-                ("GET", ""),
-                ("GET", "?stream=true"),
-                ("GET", "/input_items"),
-                ("DELETE", ""),
-                ("POST", "/cancel"),
-            ):
+                ("GET", ""), ("GET", "?stream=true"), ("GET", "/input_items"), ("DELETE", ""), ("POST", "/cancel"),
+            ):  # fmt: skip
                 with self.subTest(given[:20], method=method, rest=rest):
                     self.assert_refused(self.send(self.running, method, f"{PATH}/{given}{rest}"), 404)
         for given in (UNKNOWN, "x", "é", "\ud800", "x" * 5000):

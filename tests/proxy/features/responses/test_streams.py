@@ -191,14 +191,9 @@ class TestEncryptedContent(ResponsesTestCase):
         flipped = envelope[:40] + ("A" if envelope[40] != "A" else "B") + envelope[41:]
         others = self.sealed(self.proxy_with_new_store(), key="sk-other")[1]["encrypted_content"]
         for name, other in {
-            "cut": envelope[:-4],
-            "changed": flipped,
-            "another caller's": others,
-            "another secret's": envelope,
-            "made up": "gAAAAABo",
-            "empty": "",
-            "not ASCII": "é" * 40,
-        }.items():
+            "cut": envelope[:-4], "changed": flipped, "another caller's": others, "another secret's": envelope,
+            "made up": "gAAAAABo", "empty": "", "not ASCII": "é" * 40,
+        }.items():  # fmt: skip
             with self.subTest(name):
                 self.fake.forget()
                 proxy = self.proxy() if other is envelope else self.proxy_with_new_store()

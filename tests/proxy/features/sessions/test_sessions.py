@@ -132,16 +132,9 @@ class TestSessions(SessionsTestCase):
 
     def test_odd_options_are_refused_by_name(self) -> None:
         for name, value in (
-            ("name", 7),
-            ("name", "x" * 1000),
-            ("tags", "x"),
-            ("tags", [7]),
-            ("track_tree", "yes"),
-            ("tool_parser", "deepseek"),
-            ("tool_parser", 7),
-            ("ttl_seconds", -1),
-            ("ttl_seconds", True),
-        ):
+            ("name", 7), ("name", "x" * 1000), ("tags", "x"), ("tags", [7]), ("track_tree", "yes"),
+            ("tool_parser", "deepseek"), ("tool_parser", 7), ("ttl_seconds", -1), ("ttl_seconds", True),
+        ):  # fmt: skip
             with self.subTest(name, value=value):
                 reply = self.reply("POST", "/v1/sessions", {name: value})
                 self.assertEqual(400, reply.status, reply.body)

@@ -39,13 +39,8 @@ class StaticFilesTest(unittest.TestCase):
     def test_nothing_else_is_there(self) -> None:
         paths = ("/../secret.js", "/js/../../secret.js", "/js", "/.hidden.js", "/notes.txt", "", "/js/views/", "/no.js")
         for path in (
-            *paths,
-            "//secret.js",
-            "/js//views/now.js",
-            "/js/views/now.js/",
-            "/index.html\n",
-            "/js/views/no.js",
-        ):
+            *paths, "//secret.js", "/js//views/now.js", "/js/views/now.js/", "/index.html\n", "/js/views/no.js",
+        ):  # fmt: skip
             self.assertIsNone(static_file(path, self.features), path)
 
     def test_a_file_that_cannot_be_read_is_a_503(self) -> None:
