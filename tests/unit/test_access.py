@@ -1,5 +1,3 @@
-"""Who may use the proxy: the rules as tables, with a clock of our own and no socket."""
-
 import threading
 import unittest
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""Secrets in streams and in JSON."""
-
 import unittest
 
 from deepseek_cursor_proxy.redaction import SecretFilter, hide_texts

@@ -185,10 +185,6 @@ class TestPinning(AccessTestCase):
         self.assertEqual(401, read_reply(sock)[0])
         self.assertEqual([OWNER], self.keys_upstream())
 
-    def test_on_loopback_every_key_is_served(self) -> None:
-        statuses = [self.status(self.running, key) for key in (OWNER, STRANGER, OWNER)]
-        self.assertEqual([200, 200, 200], statuses)
-
     def test_a_crowd_of_first_requests_with_one_key_is_served(self) -> None:
         proxy = self.proxy(ngrok=True)
         with ThreadPoolExecutor(30) as pool:

@@ -64,11 +64,6 @@ class TestChat(BlankReasoningTestCase):
         self.chat(prompt, *self.turn("My own words."))
         self.assert_upstream_saw("My own words.")
 
-    def test_another_key_gets_no_reasoning_in_place_of_its_own(self) -> None:
-        self.begin()
-        self.chat(*self.turn("."), key="sk-other")
-        self.assert_upstream_saw(".")
-
     def test_trimmed_reasoning_is_whole_again_in_every_turn_although_older_messages_change(self) -> None:
         """Qwen Code 0.24 takes the reminder out of a message as soon as there is another one."""
         history: list[Json] = []

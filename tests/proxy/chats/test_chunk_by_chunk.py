@@ -89,15 +89,3 @@ class TestChunkByChunk(SocketTestCase):
                 read_until(client, b"second")
             self.send(upstream, thought("second"))
             self.assertIn(b"too large", read_until(client, b"[DONE]"))
-
-    def test_a_client_that_leaves_ends_the_call_and_the_reasoning_so_far_is_stored(self) -> None:
-        client, upstream = self.open_stream()
-        self.send(upstream, thought("last"))
-        read_until(client, b"last")
-        client.close()
-        # Hanging up is all that it sees of that.
-        self.assertEqual(b"", upstream.recv(1))
-        self.running.store.flush()
-        with self.running.store.database.reader() as connection:
-            (text,) = connection.execute("SELECT text FROM reasonings").fetchone()
-        self.assertEqual("firstsecondlast", text.decode())

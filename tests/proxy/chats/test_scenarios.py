@@ -95,13 +95,6 @@ class TestMatching(ScenarioTestCase):
                 self.go_on(client)
                 self.assert_upstream_saw("First.", "Second.", "Third.")
 
-    def test_08_a_line_break_before_a_shown_thinking_block_changes_nothing(self) -> None:
-        shown = self.loop(proxy=self.proxy())
-        shown.messages[-1]["content"] = "\n" + shown.messages[-1]["content"]
-        self.go_on(shown)
-        self.assert_upstream_saw("First.", "Second.", "Third.")
-        self.assertEqual("It is done.", self.fake.accepted[-1]["messages"][-2]["content"])
-
     def test_09_content_came_back_as_nothing_in_any_of_its_forms(self) -> None:
         for nothing in ([], None, ""):
             client = self.loop()
@@ -111,28 +104,6 @@ class TestMatching(ScenarioTestCase):
         del self.assistants(client)[0]["content"]
         self.go_on(client)
         self.assertEqual("", self.fake.accepted[-1]["messages"][2]["content"])
-
-    def test_11_another_branch_never_lends_its_thoughts(self) -> None:
-        client = self.chat(
-            Answer(reasoning="Branch A.", calls=(call(ONE, "a.py"),)), Answer(reasoning="x", content="y")
-        )
-        other = self.client(self.running)
-        other.messages = copy.deepcopy(client.messages[:4])
-        made = self.assistants(other)[0]["tool_calls"][0]
-        made["id"], made["function"]["arguments"] = "call_7", '{"path":"b.py"}'
-        other.messages[3]["tool_call_id"] = "call_7"
-        other.post()
-        self.assertNotIn("Branch A.", json.dumps(self.fake.accepted[-1]))
-
-    def test_15_another_key_gets_nothing_and_loses_nothing(self) -> None:
-        mine = self.loop()
-        rotated = self.client(self.running, key="sk-rotated")
-        rotated.messages = mine.messages
-        self.go_on(rotated)
-        sent = json.dumps(self.fake.accepted[-1])
-        self.assertNotIn("First.", sent)
-        for words in ("Let me look.", "a.py", "It is done."):
-            self.assertIn(words, sent)
 
     def test_17_a_turn_of_another_model_in_the_middle(self) -> None:
         client = self.loop()

@@ -106,20 +106,3 @@ class TestUsage(SocketTestCase):
         first, second = self.chunks(self.proxy(), BODY)
         self.assertEqual({"content": ""}, first["choices"][0]["delta"])
         self.assertEqual({"content": "Hi"}, second["choices"][0]["delta"])
-
-    def test_an_answer_that_is_cut_has_no_usage(self) -> None:
-        self.fake.answer(Answer(reasoning="Hm.", content="Hello.", cut_after=2))
-        *found, error = self.chunks(self.proxy(), ASKED)
-        self.assertIn("error", error)
-        self.assertTrue(all(each["choices"] for each in found))
-
-    def test_the_thinking_is_streamed_with_the_usage_null_in_every_chunk(self) -> None:
-        for display in (True, False):
-            self.fake.answer(Answer(reasoning="Let me think about it for a while. " * 20, content="Hello. " * 20))
-            *found, last = self.chunks(self.proxy(display_reasoning=display), ASKED)
-            self.assertEqual([None], list({each["usage"] for each in found}))
-            self.assertLess(0, last["usage"]["completion_tokens_details"]["reasoning_tokens"])
-
-    def test_invalid_stream_options_are_named_in_the_error(self) -> None:
-        reply = self.round_trip(self.proxy(), {**BODY, "stream_options": {"include_usage": "yes"}})
-        self.assertEqual((400, "stream_options.include_usage"), (reply.status, reply.value["error"]["param"]))

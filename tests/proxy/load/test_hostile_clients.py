@@ -72,17 +72,6 @@ class TestCrowds(HostileTestCase):
         wait_until(lambda: len(proxy.server.connections) == 0)
         wait_until(lambda: threading.active_count() - before <= MOST_THREADS)
 
-    def test_answers_with_several_choices_do_not_keep_others_waiting(self) -> None:
-        count = width(4, 15)
-        fake = self.enterContext(FakeDeepSeek(responder=lambda _: Answer(content="x", stall_after=1)))
-        proxy = self.proxy(upstream_base_url=fake.url)
-        socks = self.open_crowd(proxy, count, request_bytes({**STREAM, "stream": False, "n": 2}))
-        for _ in range(2 * count):
-            fake.stalls.get(timeout=MUCH_PATIENCE)
-        self.assert_serves(proxy)
-        fake.release.set()
-        self.assertEqual({200}, {read_reply(sock).status for sock in socks})
-
 
 class TestChaos(HostileTestCase):
     """Every kind of client at once, several times; those that behave get whole answers."""

@@ -88,15 +88,6 @@ class TestEndpoints(HttpTestCase):
         for each in ids:
             self.assertRegex(each, r"\Areq_[0-9a-f]{24}\Z")
 
-    def test_options_is_answered_everywhere_and_cors_only_when_wanted(self) -> None:
-        for cors in (False, True):
-            proxy = self.proxy(cors=cors)
-            for data in (b"OPTIONS /anything HTTP/1.1\r\nHost: x\r\nOrigin: http://a\r\n\r\n", HEALTH):
-                status, headers, _ = self.round_trip(proxy, data)
-                self.assertIn(status, (200, 204))
-                self.assertEqual("*" if cors else None, headers.get("access-control-allow-origin"))
-                self.assertNotIn("access-control-allow-credentials", headers)
-
     def test_unknown_paths_are_404_and_wrong_methods_405(self) -> None:
         self.assert_error(self.running, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404)
         self.assert_error(self.running, b"POST /v1/unknown HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 404)
@@ -122,13 +113,6 @@ class TestEndpoints(HttpTestCase):
             self.assertEqual(200, self.round_trip(self.running, request)[0])
             self.assertEqual("Bearer sk-test", self.fake.seen[-1].headers["authorization"])
             self.assertNotIn("x-api-key", self.fake.seen[-1].headers)
-
-    def test_no_usable_key_is_401_before_a_byte_of_the_body_is_read(self) -> None:
-        for header in ("", "Authorization: ", "Authorization: Bearer ", "Authorization: Basic abc", "api-key: "):
-            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n"
-            with self.subTest(header):
-                self.assert_error(self.running, (head + (header and f"{header}\r\n") + "\r\n").encode(), 401)
-        self.assertEqual([], self.fake.seen)
 
 
 class TestBodies(HttpTestCase):
@@ -221,12 +205,6 @@ class TestConnections(HttpTestCase):
             proxy = self.proxy()
             with self.assertRaises(OSError):
                 DeepSeekProxyServer(proxy.address).server_close()
-
-    def test_requests_follow_each_other_on_one_connection(self) -> None:
-        sock = self.connect(self.proxy())
-        for _ in range(3):
-            sock.sendall(request_bytes(BODY))
-            self.assertEqual(200, read_reply(sock)[0])
 
     def test_a_stream_is_chunked_and_the_connection_goes_on(self) -> None:
         sock = self.connect(self.proxy(), {**BODY, "stream": True})

@@ -310,14 +310,6 @@ class TestOddAnswers(HostTestCase):
             self.chat(self.running, {"role": "user", "content": "q3"}, answer, QUESTION)
         self.assertIn("0 filled · 1 empty · 0 missing", "\n".join(logged.output))
 
-    def test_the_log_never_calls_a_filler_filled(self) -> None:
-        self.fake.answer(Answer(reasoning="", content="Hi."))
-        self.chat(self.running, QUESTION)
-        with self.assertLogs(CONSOLE, logging.INFO) as logged:
-            self.chat(self.running, QUESTION, {"role": "assistant", "content": "Hi."}, QUESTION)
-        self.assertIn("0 filled · 1 empty · 0 missing", "\n".join(logged.output))
-        self.assert_upstream_saw(" ")
-
     def test_lost_reasoning_of_a_tool_loop_is_no_reason_for_a_transcript_elsewhere(self) -> None:
         for host in DIALECTS:
             with self.subTest(host):

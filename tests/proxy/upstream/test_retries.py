@@ -51,22 +51,11 @@ class TestRetries(RetryTestCase):
             self.assertEqual((200, True), (answer.status, answer.is_whole))
             self.assertEqual(2, len(self.fake.seen))
 
-    def test_an_answer_cut_after_the_client_got_a_byte_is_not_retried(self) -> None:
-        for cut in (Answer(content="Half of it.", cut_after=2), Answer(content="x", cut_after=0, comments=1)):
-            answer = self.ask(cut, Answer(content="Good."))
-            self.assertEqual("upstream_error", answer.error["type"])
-            self.assertEqual(1, len(self.fake.seen))
-
     def test_the_client_gets_the_last_error_when_the_retry_budget_is_spent(self) -> None:
         for step, status in ((Failure(503, "busy"), 503), (CUT, 502)):
             answer = self.ask(*[step] * 50, retry_budget=0.1)
             self.assertEqual(status, answer.status)
             self.assertTrue(1 < len(self.fake.seen) < 20, len(self.fake.seen))
-
-    def test_a_refused_history_is_recovered_after_a_retried_failure_too(self) -> None:
-        words = "The `reasoning_content` in the thinking mode must be passed back to the API."
-        answer = self.ask(Failure(503), Failure(400, words), CUT, Answer(content="Good."))
-        self.assertEqual((200, 4), (answer.status, len(self.fake.seen)))
 
     def test_a_client_that_leaves_while_a_retry_waits_ends_the_request_at_once(self) -> None:
         with (

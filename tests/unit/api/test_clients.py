@@ -1,5 +1,3 @@
-"""By their headers as recorded: which clients see the thinking inside the answer, and where each keeps its key."""
-
 import time
 import unittest
 

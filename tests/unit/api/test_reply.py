@@ -1,5 +1,3 @@
-"""A Writer over the batches of an exchange, streamed and plain, with and without failures."""
-
 import unittest
 from collections.abc import Callable
 from unittest import mock

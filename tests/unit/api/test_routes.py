@@ -1,5 +1,3 @@
-"""The table of routes, and the app before its services are built."""
-
 import errno
 import unittest
 from unittest import mock

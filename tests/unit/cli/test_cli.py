@@ -1,5 +1,3 @@
-"""The command line in this process: what it prints, what it refuses, its exit codes. Serving is in test_serve."""
-
 import contextlib
 import hashlib
 import io

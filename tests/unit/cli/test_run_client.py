@@ -1,5 +1,3 @@
-"""The `run` command: what each client is given, what is asked and refused. Clients that run: tests/proxy/lifecycle."""
-
 import json
 import os
 import subprocess

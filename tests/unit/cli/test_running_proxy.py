@@ -1,5 +1,3 @@
-"""admin.key and the addresses of running proxies, beside the store."""
-
 import os
 import stat
 import tempfile

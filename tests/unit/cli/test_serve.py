@@ -1,5 +1,3 @@
-"""The printed address is one that clients can connect to."""
-
 import unittest
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The `service` command: its files and commands on each system, what it shows, asks, writes, runs and refuses."""
-
 import configparser
 import os
 import plistlib

@@ -1,5 +1,3 @@
-"""Which tunnel program is run, where its binary is found, and whether ngrok has an account."""
-
 import os
 import shutil
 import sys

@@ -1,5 +1,3 @@
-"""The one declaration of the settings, and every place they are read from."""
-
 import os
 import tomllib
 import unittest

@@ -1,5 +1,3 @@
-"""The tables [keys.NAME] and [groups.NAME]: what they may say, what they mean, and how a mistake in one is reported."""
-
 import re
 from datetime import UTC, datetime
 

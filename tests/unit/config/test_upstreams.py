@@ -1,5 +1,3 @@
-"""The tables [upstreams.NAME]: what they may say, what they mean, and how a mistake in one is reported."""
-
 import unittest
 
 from deepseek_cursor_proxy.config.settings import ProxyConfig

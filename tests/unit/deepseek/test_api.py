@@ -1,5 +1,3 @@
-"""Both of DeepSeek's APIs send the same requests and return the same replies."""
-
 import json
 import random
 import unittest

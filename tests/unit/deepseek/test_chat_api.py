@@ -1,5 +1,3 @@
-"""Requests and answers of chat completions, and calls of hosts that leave out or mix up what clients need of them."""
-
 import json
 import unittest
 from typing import Any

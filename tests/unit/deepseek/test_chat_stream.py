@@ -1,5 +1,3 @@
-"""Streams of chats in pieces of any size: templates read as the parser does; <think> tags; whole answers of streams."""
-
 import json
 import random
 import unittest

@@ -1,5 +1,3 @@
-"""The error messages for refusals of DeepSeek."""
-
 import unittest
 from typing import Any
 

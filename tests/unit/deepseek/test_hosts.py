@@ -1,5 +1,3 @@
-"""The table of hosts: which one a base URL means, and its words."""
-
 import unittest
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""What a model name resolves to, as a table."""
-
 import time
 import unittest
 from typing import Any, ClassVar

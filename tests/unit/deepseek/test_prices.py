@@ -1,5 +1,3 @@
-"""What requests cost: by DeepSeek's clock, in both currencies, with the prices of the configuration."""
-
 import unittest
 from datetime import UTC, date, datetime, timedelta
 from typing import Any

@@ -1,5 +1,3 @@
-"""The usage of an answer, of any shape, as numbers that make sense."""
-
 import json
 import unittest
 from typing import Any

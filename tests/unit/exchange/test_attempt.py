@@ -1,5 +1,3 @@
-"""No delta waits for slow work: the first event goes alone, and cheap events before those that are stored."""
-
 import json
 import unittest
 from typing import Any

@@ -1,5 +1,3 @@
-"""One generation: what is stored and reported when, and which failures reach the client."""
-
 import json
 import os
 from typing import Any

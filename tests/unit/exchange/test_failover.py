@@ -1,5 +1,3 @@
-"""The table of what follows a failure, row by row, and the pauses before retries, with an invented clock."""
-
 import unittest
 from unittest import mock
 

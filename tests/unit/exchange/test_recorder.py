@@ -1,5 +1,3 @@
-"""Which reasoning is stored when: at the end of a turn, with its first whole call, or when it is cut."""
-
 import unittest
 from typing import Any
 from unittest import mock

@@ -1,5 +1,3 @@
-"""Which upstreams are asked for a chat, and in which order."""
-
 from collections import Counter
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Every rule about lengths, transfer codings and chunks, as bytes and a verdict."""
-
 import gzip
 import random
 import sys

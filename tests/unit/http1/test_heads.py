@@ -1,5 +1,3 @@
-"""Every rule of the reader and the writer, as bytes and a verdict; each parser is fed whole, bytewise and split."""
-
 import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""The host names of the proxy, as tables: which Host and Origin are its own, and which are foreign."""
-
 import unittest
 
 from deepseek_cursor_proxy.config import ProxyConfig

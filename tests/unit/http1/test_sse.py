@@ -1,5 +1,3 @@
-"""The event stream by the WHATWG rules; every stream is fed whole, byte by byte, and cut in two at every boundary."""
-
 import unittest
 from collections.abc import Iterable, Iterator
 

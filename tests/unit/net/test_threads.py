@@ -1,5 +1,3 @@
-"""Every task has a thread of its own; a thread without a task waits a moment for the next."""
-
 import random
 import threading
 import time

@@ -1,5 +1,3 @@
-"""Waiting, on systems that have poll, tell a client that leaves, or have neither; what ends a wait; deadlines."""
-
 import functools
 import select
 import socket

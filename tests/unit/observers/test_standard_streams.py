@@ -1,5 +1,3 @@
-"""What cannot be printed costs nothing but itself, and no write waits for a descriptor that stands still."""
-
 import contextlib
 import errno
 import gc

@@ -1,5 +1,3 @@
-"""Messages of every API and their parts: text, pictures, files, blocks, results of tools."""
-
 import itertools
 import unittest
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""Tools of every API: their shapes, names and choices, namespaces, and the free text of custom ones."""
-
 import json
 import random
 import re

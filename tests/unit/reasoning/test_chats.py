@@ -1,5 +1,3 @@
-"""Where a request differs from the last one of its chat, which one that is, and the order of tools."""
-
 import json
 import random
 import unittest

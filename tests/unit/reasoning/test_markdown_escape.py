@@ -1,5 +1,3 @@
-"""The escape of reasoning inside a <details> block is exact both ways, in any pieces, and never ends the block."""
-
 import random
 import time
 import unittest

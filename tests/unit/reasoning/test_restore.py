@@ -1,5 +1,3 @@
-"""Where the reasoning of each turn comes from, what is sent if it is lost, and the transcript."""
-
 import re
 import unittest
 from collections.abc import Collection, Sequence

@@ -1,5 +1,3 @@
-"""Turns with searches go back to DeepSeek as it sent them, whatever the client dropped of them."""
-
 import json
 import unittest
 from collections.abc import Sequence

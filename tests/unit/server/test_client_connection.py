@@ -1,5 +1,3 @@
-"""The body of a request: read on demand, within its limits and its time."""
-
 import gzip
 import time
 import unittest

@@ -1,5 +1,3 @@
-"""What a process has at the least, whatever it was started with."""
-
 import platform
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Private files are private from the first moment, whatever the umask."""
-
 import os
 import stat
 import subprocess

@@ -1,5 +1,3 @@
-"""When an upstream is asked and when it is left alone, by a clock that the test moves."""
-
 import unittest
 
 from deepseek_cursor_proxy.upstream.breaker import Breaker

@@ -1,5 +1,3 @@
-"""The limit of calls at once: slots, and the queue for them."""
-
 import unittest
 from unittest import mock
 

@@ -1,5 +1,3 @@
-"""Which key of an upstream a call takes, and what becomes of a key that is refused."""
-
 import unittest
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey

@@ -1,5 +1,3 @@
-"""UpstreamResponse over a scripted connection: heartbeats, deadlines, and what becomes of the connection."""
-
 import math
 import unittest
 import zlib

@@ -1,5 +1,3 @@
-"""The page that a browser gets at the main port: no data, no foreign markup, and JSON for everyone else."""
-
 import base64
 import hashlib
 import re

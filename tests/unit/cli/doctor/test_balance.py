@@ -1,5 +1,3 @@
-"""The balance of an account, as DeepSeek answers it and as others do."""
-
 import unittest
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""What a report leaves out, and what it keeps."""
-
 import unittest
 from pathlib import Path
 from unittest import mock

@@ -1,5 +1,3 @@
-"""What checks find, without a machine that has it."""
-
 import errno
 import socket
 import unittest

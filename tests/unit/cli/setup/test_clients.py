@@ -1,5 +1,3 @@
-"""The table of clients: their files on every system, what is written into them, and what `status` sees."""
-
 import json
 import re
 import tomllib

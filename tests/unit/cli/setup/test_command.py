@@ -1,5 +1,3 @@
-"""The `setup` command: what it shows, asks, refuses and prints; its exit codes."""
-
 import json
 import os
 import re

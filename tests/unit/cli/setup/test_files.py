@@ -1,5 +1,3 @@
-"""Files on the disk: modes, links, owners, read-only and foreign ones, files that change meanwhile, the backup."""
-
 import hashlib
 import os
 import stat

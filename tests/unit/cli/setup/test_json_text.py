@@ -1,5 +1,3 @@
-"""The editor for JSON: where a value is put, what of the text stays, and the way back after others changed the file."""
-
 import contextlib
 import unittest
 from random import Random

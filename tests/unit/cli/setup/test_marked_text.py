@@ -1,5 +1,3 @@
-"""The editors for TOML and YAML: what they write and replace, what they refuse, and lines that somebody changed."""
-
 import tomllib
 import unittest
 

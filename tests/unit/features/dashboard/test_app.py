@@ -1,5 +1,3 @@
-"""The files of the dashboard: their types, and no way out of their folder."""
-
 import itertools
 import re
 import tempfile

@@ -1,5 +1,3 @@
-"""What requests add up to: counters, the bound of labels, and the minutes of the last hour."""
-
 import unittest
 from typing import Any
 

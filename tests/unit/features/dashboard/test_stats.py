@@ -1,5 +1,3 @@
-"""Whether the proxy is ready, how seldom it knocks at the upstream to find out, and what the process uses."""
-
 import contextlib
 import os
 import sys

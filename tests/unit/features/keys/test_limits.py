@@ -1,5 +1,3 @@
-"""The limits of named keys: what a request reserves, what it has used when it ends, and what is said about it."""
-
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock

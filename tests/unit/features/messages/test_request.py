@@ -1,5 +1,3 @@
-"""Anthropic bodies as conversations, conversations as blocks, and errors that name a bad field."""
-
 import json
 import random
 import unittest

@@ -1,5 +1,3 @@
-"""Anthropic events add up to the message, however the answer was cut into pieces."""
-
 import json
 import random
 import unittest

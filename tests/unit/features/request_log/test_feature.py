@@ -1,5 +1,3 @@
-"""The log of requests: what runs, the last thousand that ended, their listeners, and how much memory they take."""
-
 import logging
 import unittest
 from typing import Any

@@ -1,5 +1,3 @@
-"""Pages of stored items, and replays of stored events."""
-
 import unittest
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The options of a Responses request, and the response object."""
-
 import unittest
 from typing import Any
 

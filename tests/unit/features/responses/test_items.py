@@ -1,5 +1,3 @@
-"""Output items read back as the same turn: equal reasoning, text and calls, byte for byte."""
-
 import random
 import unittest
 from collections.abc import Iterable

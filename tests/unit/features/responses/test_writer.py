@@ -1,5 +1,3 @@
-"""Response events add up to the response object, however the answer was cut into pieces."""
-
 import random
 import unittest
 from typing import Any

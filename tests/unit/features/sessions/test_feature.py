@@ -1,5 +1,3 @@
-"""Sessions of callers that are not known yet: in memory, within bounds, until an upstream has accepted the key."""
-
 import tempfile
 import unittest
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The sums of chats behind the status line of Claude Code."""
-
 import unittest
 
 from deepseek_cursor_proxy.deepseek.prices import Cost

@@ -1,5 +1,3 @@
-"""A small tokenizer file of our own, against the token ids that Hugging Face's implementation gives."""
-
 import json
 import re
 import time

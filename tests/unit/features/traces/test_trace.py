@@ -1,5 +1,3 @@
-"""What `explain` says about any trace, and about files that are none."""
-
 import contextlib
 import io
 import json

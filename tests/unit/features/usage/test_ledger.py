@@ -1,5 +1,3 @@
-"""The ledger: rows in batches and sums of days, also when the file, the clock or the figures are bad."""
-
 import logging
 import sqlite3
 import threading

@@ -1,5 +1,3 @@
-"""Sums of the ledger: by everything it can be asked for, over days whose rows are gone, in one currency."""
-
 import random
 from datetime import date
 from typing import Any

@@ -1,5 +1,3 @@
-"""Requests in the fields of DeepSeek's Messages API."""
-
 import json
 import random
 import unittest

@@ -1,5 +1,3 @@
-"""DeepSeek's Responses API: histories and requests in its words, answers whole and in events, and searches."""
-
 import json
 import random
 import unittest

@@ -1,5 +1,3 @@
-"""The markup of DeepSeek's models: what an agent gets is what a server that decodes it would have sent."""
-
 import html
 import json
 import random

@@ -1,5 +1,3 @@
-"""Calls that a model wrote as text: what an agent gets is what a server that reads them would have sent."""
-
 import json
 import random
 import unittest

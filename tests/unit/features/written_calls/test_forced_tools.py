@@ -1,5 +1,3 @@
-"""Text that stands for a forced tool call becomes the call, and no other text does."""
-
 import json
 import random
 import unittest
