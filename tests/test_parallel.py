@@ -104,6 +104,12 @@ class TestModules(unittest.TestCase):
         parallel._report(Path("there is no such file"), result)
         self.assertEqual(0, result.testsRun)
 
+    def test_a_case_whose_helper_is_called_run_is_refused(self) -> None:
+        """It takes the place of unittest's, and no test of its file runs."""
+        case = type("Case", (unittest.TestCase,), {"test": lambda _: None, "run": lambda *_: None})
+        with self.assertRaisesRegex(TypeError, "Case"):
+            parallel._modules(unittest.TestSuite([case("test")]))
+
     def test_a_folder_that_the_command_line_names_has_all_its_tests(self) -> None:
         for name in ("tests.unit.net", "tests.unit.storage"):
             tests = [

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw, Step, weather_responder
 from tests.support.cursor import WEATHER_TOOLS, ClientAnswer, CursorClient
+from tests.support.harness import read_next_reply
 from tests.support.processes import wait_for_end_of_stdin
 
 # Longer than anything takes that works.
@@ -140,6 +141,7 @@ def bad_request(run: ClientRun) -> None:
     request, status = run.rng.choice(
         (
             (b"garbage\r\n\r\n", 400),
+            (run.rng.randbytes(run.rng.randint(1, 300)) + b"\0\r\n\r\n", 400),
             (head + b"Content-Length: 3\r\n\r\n{]}", 400),
             (head + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nx", 400),
             (head + b"Content-Length: 99999999999\r\n\r\n", 413),
@@ -163,10 +165,57 @@ def failing_upstream(run: ClientRun) -> None:
         _expect(b'"error"' in reply, f"an error ({question})", reply[-300:])
 
 
+def pipelining_client(run: ClientRun) -> None:
+    """Send several requests in pieces that fit none of them; their answers come whole and in order."""
+    kinds = run.rng.choices((_HEALTH, _request("short", stream=True)), k=run.rng.randint(2, 6))
+    run.count(len(kinds))
+    data = b"".join(kinds)
+    with run.connect() as sock, sock.makefile("rb") as file:
+        while data:
+            size = run.rng.randint(1, 400)
+            sock.sendall(data[:size])
+            data = data[size:]
+            run.pause(0, 0.001)
+        for kind in kinds:
+            end = b'{"ok":true}' if kind is _HEALTH else b"data: [DONE]\n\n"
+            reply = read_next_reply(file)
+            _expect((reply.status, reply.body[-len(end) :]) == (200, end), "answers in order", reply)
+
+
+def expecting_client(run: ClientRun) -> None:
+    head, _, body = _request("short", stream=True).partition(b"\r\n\r\n")
+    with run.connect() as sock:
+        run.count(1)
+        sock.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+        _expect_status(_some(sock), 100)
+        sock.sendall(body)
+        _read_answer(sock)
+
+
+def dripping_client(run: ClientRun) -> None:
+    """Send the beginning of a request byte by byte, which may take too long."""
+    with run.connect() as sock, contextlib.suppress(OSError):
+        run.count(1)
+        for byte in _request("short")[: run.rng.randint(5, 40)]:
+            sock.send(bytes([byte]))
+            run.pause(0.005, 0.015)
+
+
+def flooding_client(run: ClientRun) -> None:
+    """Send more than is kept of it while the answer to the first request is streamed, and leave."""
+    with run.connect() as sock, contextlib.suppress(OSError):
+        run.count(1)
+        sock.sendall(_request("endless", stream=True))
+        sock.settimeout(0.1)
+        for _ in range(20):
+            sock.send(_HEALTH * 200)
+
+
 CLIENTS: tuple[Callable[[ClientRun], None], ...] = (
     *(tool_loop,) * 5, *(disconnecting_client,) * 3, three_answers, slow_reader, idle_client, burst, blocked_reader,
-    bad_request, failing_upstream,
+    bad_request, failing_upstream, pipelining_client, expecting_client, dripping_client, flooding_client,
 )  # fmt: skip
+_HEALTH = b"GET /healthz HTTP/1.1\r\nHost: soak\r\n\r\n"
 
 
 def _request(question: str, **fields: Any) -> bytes:

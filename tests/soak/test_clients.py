@@ -20,7 +20,7 @@ class SoakClientTestCase(SocketTestCase):
         self.addCleanup(fake.close)
         return fake.start()
 
-    def run(self, url: str, seed: int = 0) -> ClientRun:
+    def client_run(self, url: str, seed: int = 0) -> ClientRun:
         self.requests = 0
         return ClientRun(url, random.Random(seed), self.count)
 
@@ -33,13 +33,13 @@ class TestSoakClients(SoakClientTestCase):
         proxy = self.proxy(upstream_base_url=self.deepseek().url, header_timeout=0.2)
         for client in dict.fromkeys(CLIENTS):
             with self.subTest(client.__name__):
-                client(self.run(proxy.url.removesuffix("/v1")))
+                client(self.client_run(proxy.url.removesuffix("/v1")))
                 self.assertGreater(self.requests, 0)
 
     def test_a_loop_whose_reasoning_is_lost_is_a_failure(self) -> None:
         """Without a proxy nothing restores it."""
         with self.assertRaisesRegex(ClientRunFailed, "a tool loop.*reasoning_content"):
-            clients.tool_loop(self.run(self.deepseek().url))
+            clients.tool_loop(self.client_run(self.deepseek().url))
 
     def test_a_client_without_the_response_it_expects_fails(self) -> None:
         def fails(payload: dict[str, Any]) -> Step:
@@ -48,14 +48,14 @@ class TestSoakClients(SoakClientTestCase):
         url = self.deepseek(fails).url
         for client in (clients.three_answers, clients.idle_client, clients.failing_upstream):
             with self.subTest(client.__name__), self.assertRaises(ClientRunFailed):
-                client(self.run(url))
+                client(self.client_run(url))
 
     def test_an_answer_that_breaks_off_is_a_failure(self) -> None:
         def breaks_off(payload: dict[str, Any]) -> Step:
             return Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")
 
         with self.assertRaisesRegex(ClientRunFailed, "the connection's end"):
-            clients.idle_client(self.run(self.deepseek(breaks_off).url))
+            clients.idle_client(self.client_run(self.deepseek(breaks_off).url))
 
 
 class TestFakeDeepSeek(SoakClientTestCase):

@@ -247,17 +247,21 @@ class RawReply(NamedTuple):
 
 def read_reply(sock: socket.socket) -> RawReply:
     """One reply from a raw socket."""
-    file = sock.makefile("rb")
-    with contextlib.closing(file):
-        status = int(file.readline().split()[1])
-        headers = dict(_header_lines(file))
-        if headers.get("transfer-encoding") == "chunked":
-            body = b"".join(_chunks(file))
-        elif "content-length" in headers:
-            body = file.read(int(headers["content-length"]))
-        else:
-            body = b"" if status in (100, 204) else file.read()
-        return RawReply(status, headers, body)
+    with contextlib.closing(sock.makefile("rb")) as file:
+        return read_next_reply(file)
+
+
+def read_next_reply(file: Any) -> RawReply:
+    """One of several replies on a connection."""
+    status = int(file.readline().split()[1])
+    headers = dict(_header_lines(file))
+    if headers.get("transfer-encoding") == "chunked":
+        body = b"".join(_chunks(file))
+    elif "content-length" in headers:
+        body = file.read(int(headers["content-length"]))
+    else:
+        body = b"" if status in (100, 204) else file.read()
+    return RawReply(status, headers, body)
 
 
 def read_until(sock: socket.socket, mark: bytes) -> bytes:

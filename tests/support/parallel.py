@@ -82,6 +82,8 @@ def _modules(suite: unittest.TestSuite) -> dict[str, unittest.TestSuite]:
     """The tests of each module, each once although another module imports its class."""
     modules: dict[str, unittest.TestSuite] = {}
     for test in {test.id(): test for test in _flat(suite)}.values():
+        if type(test).run is not unittest.TestCase.run:
+            raise TypeError(f"{type(test).__name__} has a method `run` of its own: unittest would call it and no test")
         modules.setdefault(type(test).__module__, unittest.TestSuite()).addTest(test)
     return modules
 
