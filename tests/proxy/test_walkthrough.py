@@ -346,14 +346,6 @@ class TestEnds(SocketTestCase):
                     self.assertEqual(200, self.round_trip(proxy, again).status)
                     self.assert_upstream_saw("Look everywhere.")
 
-    def test_a_cut_stream_closes_the_block_and_ends_with_an_error(self) -> None:
-        self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", cut_after=3))
-        answer = self.client(self.running).ask("hi").final
-        self.assertTrue(answer.content.endswith("\n</details>\n\n"))
-        self.assertEqual("upstream_error", answer.error["type"])
-        self.assertEqual((True, False, None), (answer.done, answer.cut, answer.finish_reason))
-        self.assertEqual(1, self.running.store.stats().reasonings)
-
     def test_done_ends_the_answer_even_if_the_connection_stays_open(self) -> None:
         self.fake.answer(Answer(content="y", stall_after=4))
         answer = self.client(self.proxy()).ask("hi").final

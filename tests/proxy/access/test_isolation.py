@@ -77,26 +77,6 @@ class TestOverSockets(SocketTestCase):
             with self.subTest(history=history):
                 self.assertNotIn(SECRET, self.post(self.running, history))
 
-    def test_the_same_tool_call_id_in_two_chats_keeps_two_reasonings(self) -> None:
-        for project in ("one", "two"):
-            self.record(
-                self.running, [user(project)], Answer(f"of {project}", "", (Call(SHORT_ID, "read_file", "{}"),))
-            )
-        for project in ("one", "two"):
-            self.post(self.running, [user(project), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)])
-            self.assert_upstream_saw(f"of {project}")
-
-    def test_a_lookup_from_another_chat_takes_no_reasoning_away(self) -> None:
-        """What a changed system prompt finds is kept for its place, but never in front of what is said there."""
-        call = Call(SHORT_ID, "read_file", "{}")
-        turn = [said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)]
-        self.record(self.running, [system("s"), user("q")], Answer("of the first agent", "", (call,)))
-        self.post(self.running, [system("t"), user("q"), *turn])
-        self.record(self.running, [system("t"), user("q")], Answer("of the second", "", (call,)))
-        for prompt, expected in (("s", "of the first agent"), ("t", "of the second")):
-            self.post(self.running, [system(prompt), user("q"), *turn])
-            self.assert_upstream_saw(expected)
-
 
 class TestForgedMarkers(SocketTestCase):
     """What looks like ours in somebody's words is words."""

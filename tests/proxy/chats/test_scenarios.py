@@ -13,7 +13,6 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
 from tests.fake_deepseek import Answer, Call, Raw
 from tests.support.cursor import ClientAnswer, CursorClient
 from tests.support.harness import RunningProxy, SocketTestCase
-from tests.support.histories import TOOLS
 from tests.support.raw_streams import streamed
 
 ONE, TWO = "call_00_a1B2c3D4e5F6g7H8i9J0", "call_00_Z9y8X7w6V5u4T3s2R1q0"
@@ -66,13 +65,6 @@ class TestMatching(ScenarioTestCase):
             self.chat(said, Answer(content="Done."), proxy=self.proxy(display_reasoning=False))
             self.assert_upstream_saw(f"{before}then that.")
 
-    def test_02_a_plain_answer_nobody_knows_gets_a_filler_and_no_notice(self) -> None:
-        client = self.client(self.running)
-        client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "Hello."}]
-        self.assertNotIn(NOTICE, self.go_on(client).content)
-        self.assert_upstream_saw(" ")
-        self.assertEqual(4, len(self.fake.accepted[-1]["messages"]))
-
     def test_a_loop_that_the_client_edited_keeps_its_reasoning(self) -> None:
         rendered = "<open_files>a.py</open_files> question 1"
         reminder = {"role": "system", "content": "Remember the rules."}
@@ -117,17 +109,6 @@ class TestMatching(ScenarioTestCase):
         sent = json.dumps(self.fake.accepted[-1])
         for words in ("First.", "Third.", "seen elsewhere", "It is done."):
             self.assertIn(words, sent)
-
-    def test_18_agent_and_plan_mode_take_turns(self) -> None:
-        client = self.loop()
-        client.messages[0]["content"] = "You are in plan mode."
-        client.tools = [*TOOLS, {"type": "function", "function": {"name": "create_plan", "parameters": {}}}]
-        self.go_on(client)
-        self.assert_upstream_saw("First.", "Second.", "Third.")
-        plain = self.chat(Answer(reasoning="Plain.", content="An answer without any call."))
-        plain.messages[0]["content"] = "You are in plan mode."
-        self.go_on(plain)
-        self.assert_upstream_saw("Plain.")
 
     def test_20_back_to_an_answer_that_was_regenerated(self) -> None:
         client = self.chat(Answer(reasoning="Old.", content="Old answer."))

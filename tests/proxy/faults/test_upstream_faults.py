@@ -36,12 +36,6 @@ def cuts(good: Any, *, sample: int = BODY_SAMPLE) -> list[int]:
 
 
 class TestEveryByte(FaultTestCase):
-    def test_the_sample_answers_are_whole(self) -> None:
-        proxy, _ = self.scripted_proxy([ScriptedReply.of(good.data) for good in GOOD])
-        for number, good in enumerate(GOOD):
-            with self.subTest(good.name):
-                self.assertEqual(WHOLE, self.ask(self.connect(proxy), number, stream=good.is_stream).verdict)
-
     def test_a_connection_closed_at_any_byte_is_an_error_or_a_whole_answer(self) -> None:
         for good in GOOD:
             self.assert_error(good, CLOSE, cuts(good))

@@ -130,15 +130,6 @@ class TestBodies(HttpTestCase):
             with self.subTest(name):
                 self.assertEqual(200, self.round_trip(self.running, request)[0])
 
-    def test_expect_100_continue_is_honoured(self) -> None:
-        data = json.dumps(BODY).encode()
-        sock = self.connect(self.proxy())
-        request = request_bytes(data, headers=["Expect: 100-continue"])
-        sock.sendall(request[: -len(data)])
-        self.assertEqual(100, read_reply(sock)[0])
-        sock.sendall(data)
-        self.assertEqual(200, read_reply(sock)[0])
-
     def test_bad_bodies_are_refused_with_their_reason(self) -> None:
         proxy = self.proxy(max_request_body_bytes=1000)
         bomb = gzip.compress(b" " * 1_000_000)

@@ -66,14 +66,6 @@ class MetricsTest(AdminCase):
             with self.subTest(line):
                 self.assertIn(line, lines)
 
-    def test_the_format_is_prometheus_text_whatever_is_asked_for(self) -> None:
-        admin = self.admin(self.admin_proxy())
-        for accept in ("application/openmetrics-text; version=1.0.0", "text/plain", "*/*"):
-            with self.subTest(accept):
-                reply = self.get(admin, "/metrics", Accept=accept)
-                self.assertEqual("text/plain; version=0.0.4; charset=utf-8", reply.headers["content-type"])
-                self.assertIn(b"# TYPE dcp_recoveries_total counter\ndcp_recoveries_total 0\n", reply.body)
-
     def test_a_reload_of_the_settings_keeps_the_counts(self) -> None:
         proxy = self.admin_proxy()
         admin = self.admin(proxy)

@@ -354,14 +354,6 @@ class TestClientsThatLeave(LimitsTestCase):
 
 @needs("choices", "messages", "passthrough", "responses")
 class TestConcurrency(LimitsTestCase):
-    def test_the_next_turn_may_follow_the_last_byte_at_once(self) -> None:
-        for way in WAYS:
-            if way.name == "background":
-                continue
-            with self.subTest(way.name):
-                proxy = self.ann(concurrent=1)
-                self.assertEqual([200] * 5, [self.go(proxy, way).status for _ in range(5)])
-
     def test_the_next_turn_may_follow_the_last_event_of_another_upstream(self) -> None:
         proxy = self.ann(concurrent=1)
         # Its connection stays open.

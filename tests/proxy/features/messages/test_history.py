@@ -221,16 +221,6 @@ class TestResults(HistoryTestCase):
         self.assertEqual([], self.fake.refused)
         return self.sent()[2:]
 
-    def test_separate_tool_results_and_text_between_them_do_not_change_their_order(self) -> None:
-        message = self.called(self.running)
-        system, text = {"role": "system", "content": "Hurry."}, user("Go on.")
-        one, two = user(RESULTS[0]), user(RESULTS[1])
-        between = ((two, one), (two, text, one), (two, system, one, text), (text, two, one))
-        for said in ((system, user(*RESULTS[::-1])), *between):
-            with self.subTest(said):
-                self.complete(self.running, user("q"), assistant(message), *said, tools=TOOLS)
-                self.assertEqual([CALL.id, OTHER_CALL.id], [each.get("tool_call_id") for each in self.sent()[2:4]])
-
     def test_images_reach_vision_models_and_become_text_for_others(self) -> None:
         blind = self.results(result(CALL.id, [PICTURE]), RESULTS[1])
         self.assertRegex(blind[0]["content"], r"^\[image: image/png, 8 B, [0-9a-f]{12}\]$")
@@ -242,18 +232,6 @@ class TestResults(HistoryTestCase):
 class TestTools(HistoryTestCase):
     def offered(self) -> list[str]:
         return [tool["function"]["name"] for tool in self.fake.accepted[-1].get("tools", ())]
-
-    def test_deferred_and_server_tools_are_left_out(self) -> None:
-        deferred = {**TOOLS[0], "name": "later", "defer_loading": True}
-        loaded = {**TOOLS[0], "name": "loaded", "defer_loading": False}
-        search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
-        typed = {**TOOLS[0], "name": "typed", "type": "custom"}
-        self.complete(self.proxy(), tools=[*TOOLS, deferred, loaded, search, typed])
-        self.assertEqual(["loaded", "read_file", "typed"], self.offered())
-        self.complete(self.proxy(), tools=[search, deferred], tool_choice={"type": "auto"})
-        self.assertEqual([], self.offered())
-        self.complete(self.proxy(), tools=[*TOOLS, deferred], tool_choice={"type": "tool", "name": "later"})
-        self.assertEqual(["later", "read_file"], self.offered())
 
     def test_a_forced_tool_choice_turns_thinking_off(self) -> None:
         named = {"type": "function", "function": {"name": "read_file"}}

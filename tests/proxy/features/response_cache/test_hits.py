@@ -8,7 +8,6 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.features.request_log.feature import RequestLog
-from deepseek_cursor_proxy.features.response_cache.feature import ResponseCache
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure, Raw, Search, web_tools
 from tests.support.admin_client import AdminCase
@@ -120,26 +119,6 @@ class TestHits(CacheTestCase):
         replies = [self.ask(proxy, api, max_tokens=1000) for api in (CHAT, RESPONSES)]
         self.assertEqual(["miss", "hit"], self.states(*replies))
         self.assertEqual(*(reply.said for reply in replies))
-
-    def test_an_answer_survives_a_restart(self) -> None:
-        path = self.folder / "store.sqlite3"
-        first = self.proxy(ReasoningStore(path))
-        self.fake.answer(ANSWER)
-        said = self.ask(first, CHAT, stream=True).said
-        first.close()
-        reply = self.ask(self.proxy(ReasoningStore(path)), CHAT)
-        self.assertEqual(("hit", said), (reply.headers["x-cache"], reply.said))
-
-    def test_an_answer_is_forgotten_after_its_time(self) -> None:
-        proxy = self.proxy()
-        answers = proxy.server.services().get(ResponseCache).answers
-        with mock.patch.object(answers, "clock", mock.Mock(return_value=1e9)) as clock:
-            replies = [self.ask(proxy, CHAT)]
-            clock.return_value += 24 * 3600 - 1
-            replies.append(self.ask(proxy, CHAT))
-            clock.return_value += 2
-            replies += [self.ask(proxy, CHAT), self.ask(proxy, CHAT)]
-        self.assertEqual(["miss", "hit", "miss", "hit"], self.states(*replies))
 
     def test_an_answer_is_forgotten_after_its_time_also_when_the_proxy_did_not_run_for_days(self) -> None:
         path = self.folder / "store.sqlite3"

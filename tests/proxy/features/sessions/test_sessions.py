@@ -144,15 +144,6 @@ class TestSessions(SessionsTestCase):
         session = self.create(ttl_seconds=0.0001)["uuid"]
         self.assertEqual(404, self.reply("GET", f"/s/{session}").status)
 
-    def test_sessions_survive_a_restart(self) -> None:
-        first = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
-        session = self.json("POST", "/sessions/create", {}, proxy=first)["uuid"]
-        body = {"model": "deepseek-v4-pro", "messages": [QUESTION]}
-        self.json("POST", f"/s/{session}/v1/chat/completions", body, proxy=first)
-        first.server.server_close()
-        second = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
-        self.assertEqual(1, len(self.json("GET", f"/s/{session}/nodes", proxy=second)["nodes"]))
-
     def test_a_start_with_a_clock_that_is_far_ahead_deletes_few_sessions(self) -> None:
         proxy = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
         for _ in range(12):

@@ -74,13 +74,3 @@ class TestTrace(SocketTestCase):
         self.assertEqual((500, None, 0), (trace["status"], trace["reply"], trace["retries"]))
         self.assertTrue(trace["outcome"].startswith("sorry"))
         self.assertEqual("hi", trace["upstream_request"]["messages"][1]["content"])
-
-    def test_a_trace_has_both_tries_after_a_refusal(self) -> None:
-        proxy = self.proxy(trace_dir=self.directory)
-        refusal = "The `reasoning_content` in the thinking mode must be passed back to the API."
-        self.fake.answer(Failure(400, refusal), Answer(content="ok"))
-        client = self.client(proxy)
-        client.messages += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
-        client.ask("hi")
-        (trace,) = self.traces()
-        self.assertEqual([False, True], [each["is_retry"] for each in trace["restored"]])

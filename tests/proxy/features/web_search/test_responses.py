@@ -3,12 +3,11 @@
 import itertools
 import json
 import re
-import threading
 from dataclasses import replace
 from typing import Any
 
 from deepseek_cursor_proxy.features.request_log.feature import RequestLog
-from tests.fake_deepseek import Answer, Call, Citation, FakeDeepSeek, Search, prompt
+from tests.fake_deepseek import Answer, Call, Citation, Search, prompt
 from tests.proxy.features.responses.test_background import BackgroundTestCase
 from tests.support.harness import PATIENCE, read_until
 from tests.support.polling import eventually
@@ -104,16 +103,6 @@ class TestThreeTurns(SearchCase):
         ids = [item.get("id") for item in self.sent_body()["input"] if item["type"] == "web_search_call"]
         self.assertEqual([item["id"] for item in found[0]["output"] if item["type"] == "web_search_call"], ids[:3])
 
-    def test_a_client_that_sends_no_searches_keeps_its_reasoning(self) -> None:
-        proxy, history = self.running, [question("Rain?")]
-        for answer in (FIRST, SECOND, THIRD):
-            self.fake.answer(answer)
-            output = self.complete(proxy, history, tools=TOOLS, store=False)["output"]
-            text = "".join(item["content"][0]["text"] for item in output if item["type"] == "message")
-            history = [*history, {"role": "assistant", "content": text}, question("And?")]
-        self.assertEqual([], self.fake.refused)
-        self.assert_upstream_saw(*THOUGHTS)
-
     def test_previous_response_id_and_references_lead_to_the_same_items(self) -> None:
         self.chat(list, stream=True, store=False)
         expected = self.sent_items()[-1]
@@ -153,16 +142,6 @@ class TestAnswers(SearchCase):
         suffix = response["id"].removeprefix("resp_")
         self.assertEqual(["ws_1", f"ws_{suffix}_1", f"ws_{suffix}_2"], ids)
 
-    def test_a_forced_search_is_made_without_thinking(self) -> None:
-        for choice in ({"type": "web_search"}, {"type": "web_search_preview"}):
-            tool = {**TOOL, **choice}
-            self.fake.answer(Answer("No thought.", "It rains."))
-            found = self.complete(self.running, "Rain?", tools=[LOOK, tool], tool_choice=choice)
-            self.assertEqual(["web_search_call", "message"], kinds(found["output"]))
-            sent = self.sent_body()
-            self.assertEqual((choice, {"effort": "none"}), (sent["tool_choice"], sent["reasoning"]))
-            self.assertEqual([LOOK["name"], None], [tool.get("name") for tool in sent["tools"]])
-
     def test_functions_custom_tools_and_namespaces_work_beside_a_search(self) -> None:
         calls = (Call("call_1", "apply_patch", '{"input": "a\\nb"}'), Call("call_2", "agents_v1__spawn", "{}"))
         self.fake.answer(Answer("Patch.", "On it.", calls, searches=(Search(reasoning="Look. "),)))
@@ -189,33 +168,12 @@ class TestAnswers(SearchCase):
                 self.assertEqual(("web_search_call", "failed"), (search["type"], search["status"]))
                 self.assertNotIn("response.output_item.done", [event["type"] for event in found])
 
-    def test_an_interrupted_search_can_be_sent_back(self) -> None:
-        self.fake.answer(Answer("Hm.", searches=(Search(reasoning="Where? "),), finish_reason="length"))
-        found = self.create(self.running, "Rain?", tools=[TOOL], stream=True).response
-        self.assertEqual("incomplete", found["status"])
-        history = [question("Rain?"), *found["output"], question("Go on.")]
-        self.complete(self.running, history, tools=[TOOL], store=False)
-        self.assertEqual([], self.fake.refused)
-        self.assertIn("web_search_call", kinds(self.sent_body()["input"]))
-
     def test_searches_are_counted(self) -> None:
         self.fake.answer(FIRST, SECOND, THIRD)
         for _ in range(3):
             self.complete(self.running, "Rain?", tools=TOOLS)
         records = self.running.server.services().get(RequestLog).ended()
         self.assertEqual({1, 2, 0}, {record.tokens.searches for record in records if record.tokens is not None})
-
-    def test_sources_may_be_included(self) -> None:
-        self.fake.answer(SECOND)
-        include = ["web_search_call.action.sources"]
-        self.assertIn(
-            "web_search_call", kinds(self.complete(self.running, "Sun?", tools=TOOLS, include=include)["output"])
-        )
-
-    def test_an_answer_in_json_may_search_first(self) -> None:
-        form = {"format": {"type": "json_object"}}
-        self.fake.answer(Answer("Hm.", '{"rain": true}', searches=(Search(text="I look in JSON."),)))
-        self.complete(self.running, "Rain? JSON.", tools=[TOOL], text=form)
 
 
 class TestFaults(SearchCase):
@@ -253,39 +211,9 @@ class TestFaults(SearchCase):
         self.complete(self.running, [question("Rain?"), *as_codex(output), question("Sure?")], key="sk-three")
         self.assertEqual([], [item for item in self.sent_body()["input"] if "id" in item])
 
-    def test_many_chats_with_searches_at_once_keep_theirs(self) -> None:
-        self.fake = self.enterContext(FakeDeepSeek(responder=search_for))
-        proxy = self.proxy()
-        same: list[int] = []
-
-        def chat(number: int) -> None:
-            history = [question(f"Rain in {number}?")]
-            ids: list[str] = []
-            for _ in range(4):
-                output = self.complete(proxy, history, tools=TOOLS, stream=bool(number % 2), store=False)["output"]
-                ids += [item["id"] for item in output if item["type"] == "web_search_call"]
-                history += [*as_codex(output), question(f"Sure about {number}?")]
-            bodies = [json.loads(seen.body) for seen in self.fake.seen]
-            last = max((body["input"] for body in bodies if f" {number}?" in json.dumps(body["input"][0])), key=len)
-            if ids[:-1] == [item["id"] for item in last if item["type"] == "web_search_call"]:
-                same.append(number)
-
-        threads = [threading.Thread(target=chat, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
-        self.assertEqual((list(range(8)), []), (sorted(same), self.fake.refused))
-
 
 def state(item: Json) -> tuple[str, str]:
     return item["type"], item["status"]
-
-
-def search_for(payload: Json) -> Answer:
-    """An answer whose words say nothing about the chat; only the search does."""
-    words = str(payload["messages"][0]["content"])
-    return Answer("So.", "It rains.", searches=(Search((words,), reasoning="Where? "),))
 
 
 class TestChoiceOfApi(SearchCase):
