@@ -148,23 +148,6 @@ class TestBodies(HttpTestCase):
                 self.assert_error(proxy, request, status)
         self.assertEqual([], self.fake.seen)
 
-    def test_hostile_json_is_refused_and_the_server_goes_on(self) -> None:
-        message = b'{"messages":[{"role":"user","content":%s}]}'
-        for name, data, statuses in (
-            ("deep", b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}", {400}),
-            ("deep inside a tool", b'{"tools":[' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"]}", {400}),
-            ("surrogate", message % b'"\\ud800"', {200}),
-            ("nul", message % b'"\\u0000"', {200}),
-            ("nan", message % b"NaN", {400}),
-            ("huge number", message % (b"9" * 5000), {400}),
-            ("overflow", message.replace(b"}]}", b'}],"seed":1e999}') % b'"x"', {400}),
-            ("duplicate keys", message.replace(b"}]}", b'}],"model":"a","model":"b"}') % b'"x"', {200}),
-        ):
-            with self.subTest(name):
-                status, _, body = self.round_trip(self.running, request_bytes(data))
-                self.assertIn(status, statuses, body[:300])
-        self.assertEqual(200, self.round_trip(self.running, HEALTH)[0])
-
     def test_a_request_after_a_refused_body_is_answered(self) -> None:
         sock = self.connect(self.proxy(), request_bytes(b"hello", headers=["Content-Encoding: gzip"]) + HEALTH)
         file = self.enterContext(sock.makefile("rb"))

@@ -1,11 +1,10 @@
 """Other hosts of DeepSeek's models: reasoning comes and goes back in each host's own words, on every API."""
 
-import json
 import logging
 from typing import Any, ClassVar
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
+from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
 from tests.fake_deepseek.dialects import DIALECTS
 from tests.support.apis import CHAT, Api, ApiTestCase, each_form
 from tests.support.harness import RawReply, RunningProxy
@@ -316,64 +315,6 @@ class TestOddAnswers(HostTestCase):
                 self.chat(self.at(host), QUESTION, TURN, RESULT)
                 self.assertEqual(["user", "assistant", "tool"], [each["role"] for each in self.sent_body()["messages"]])
                 self.assert_upstream_saw(None)
-
-
-class TestOddShapes(HostTestCase):
-    """Shapes of calls and content that DeepSeek never sends, and other hosts do."""
-
-    def call(self, id: str | None, path: Any, name: str | None = "read_file", index: int = 0) -> dict[str, Any]:
-        return {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": path}}
-
-    def calls_of(self, reply: RawReply) -> list[tuple[str, str]]:
-        """The ids and arguments of the calls, as a client adds them up."""
-        if not reply.is_stream:
-            calls = reply.value["choices"][0]["message"]["tool_calls"]
-            return [(call["id"], call["function"]["arguments"]) for call in calls]
-        found: dict[int, tuple[str, str]] = {}
-        for chunk in reply.chunks:
-            for choice in chunk["choices"]:
-                for call in choice["delta"].get("tool_calls") or ():
-                    id, arguments = found.get(call["index"], ("", ""))
-                    found[call["index"]] = (id or call["id"], arguments + call["function"]["arguments"])
-        return list(found.values())
-
-    def plain(self, message: dict[str, Any]) -> Raw:
-        choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
-        body = json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode()
-        return Raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + body)
-
-    def test_two_calls_under_one_index_stay_two(self) -> None:
-        first, second = ("call_a", '{"path":"a"}'), ("call_b", '{"path":"b"}')
-        self.fake.answer(
-            streamed(
-                {"tool_calls": [self.call("call_a", '{"path":')]},
-                {"tool_calls": [self.call(None, '"a"}', None)]},
-                {"tool_calls": [self.call("call_b", '{"path":')]},
-                {"tool_calls": [self.call("call_b", '"b"}', None)]},
-            )
-        )
-        self.assertEqual([first, second], self.calls_of(self.chat(self.running, QUESTION, stream=True)))
-        self.fake.answer(self.plain({"content": None, "tool_calls": [self.call(*first), self.call(*second)]}))
-        self.assertEqual([first, second], self.calls_of(self.chat(self.running, QUESTION)))
-
-    def test_an_index_that_another_call_has_by_now_is_replaced(self) -> None:
-        pieces = [self.call("call_a", "{}"), self.call("call_b", "{}"), self.call("call_c", "{}", index=1)]
-        self.fake.answer(streamed(*({"tool_calls": [piece]} for piece in pieces)))
-        found = self.calls_of(self.chat(self.running, QUESTION, stream=True))
-        self.assertEqual([("call_a", "{}"), ("call_b", "{}"), ("call_c", "{}")], found)
-
-    def test_arguments_that_are_an_object_become_its_json(self) -> None:
-        call = self.call("call_a", {"path": "ä.py", "n": [1, None]})
-        for answer, stream in ((streamed({"tool_calls": [call]}), True), (self.plain({"tool_calls": [call]}), False)):
-            self.fake.answer(answer)
-            found = self.calls_of(self.chat(self.running, QUESTION, stream=stream))
-            self.assertEqual([("call_a", '{"path":"ä.py","n":[1,null]}')], found)
-
-    def test_content_in_parts_becomes_text(self) -> None:
-        parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}, {"type": "odd"}]
-        for answer, stream in ((streamed({"content": parts}), True), (self.plain({"content": parts}), False)):
-            self.fake.answer(answer)
-            self.assertEqual("Hello.", self.chat(self.running, QUESTION, stream=stream).text)
 
 
 class TestSettings(HostTestCase):

@@ -5,7 +5,7 @@ from typing import Any
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek
 from tests.support.harness import RunningProxy, chat_body, read_reply, request_bytes
-from tests.support.upstreams import CONSOLE, UpstreamsTestCase, failing
+from tests.support.upstreams import UpstreamsTestCase, failing
 
 ONE, TWO, THREE = "sk-owner-one-aaaaaaaaaaaa", "sk-owner-two-bbbbbbbbbbbb", "sk-owner-three-cccccccccc"
 CLIENT = "sk-test"
@@ -88,26 +88,6 @@ class TestKeyPools(KeysTestCase):
                         self.ask(proxy, f"of {key}", key=key, model="deepseek-flash", max_tokens=100)
                     self.ask(proxy, "of another caller", key="sk-other", **refused)
                     self.assertEqual([4, 2], self.counts())
-
-    def test_a_key_that_is_refused_to_two_callers_is_used_for_none(self) -> None:
-        for status in (401, 402):
-            with self.subTest(status):
-                self.main.forget()
-                self.spare.forget()
-                proxy = self.pooled("MORE")
-                self.main.answer(Failure(status), Failure(status))
-                for key in (CLIENT, "sk-other"):
-                    self.ask(proxy, f"of {key}", key=key)
-                self.ask(proxy, "another", model="deepseek-flash")
-                self.assertEqual([2, 3], self.counts())
-
-    def test_a_busy_key_leaves_the_call_to_another_without_a_word(self) -> None:
-        proxy = self.pooled("POOL")
-        self.main.answer(Failure(429))
-        with self.assertLogs(CONSOLE, "INFO") as logged:
-            self.ask(proxy)
-        self.assertEqual([ONE, TWO], [key_of(self.main, at) for at in range(2)])
-        self.assertNotIn("not used", "\n".join(logged.output))
 
     def test_when_every_key_is_refused_the_next_upstream_is_asked(self) -> None:
         proxy = self.pooled("POOL")

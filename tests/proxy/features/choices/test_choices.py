@@ -1,11 +1,9 @@
 """Several choices of one request: one call each, one answer."""
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
 from queue import SimpleQueue
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -34,16 +32,6 @@ class TestChoices(SocketTestCase):
         self.assertEqual(3, len(self.fake.accepted))
         self.assertEqual(3, proxy.store.stats().reasonings)
         self.assertNotIn("n", self.fake.accepted[0])
-
-    def test_all_chunks_of_a_stream_were_created_at_one_time_though_its_calls_were_not(self) -> None:
-        self.answers()
-        sock = self.connect(self.proxy())
-        clock = SimpleNamespace(time=itertools.count(1000).__next__, monotonic=time.monotonic)
-        with mock.patch("tests.fake_deepseek.time", clock):
-            sock.sendall(request_bytes({**BODY, "stream": True, "stream_options": {"include_usage": True}}))
-            chunks = read_reply(sock).chunks
-        self.assertEqual({0, 1, 2}, {choice["index"] for chunk in chunks for choice in chunk["choices"]})
-        self.assertEqual(1, len({chunk["created"] for chunk in chunks}))
 
     def test_a_stream_of_several_choices_has_their_indexes_and_one_usage(self) -> None:
         self.answers()

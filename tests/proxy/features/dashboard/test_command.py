@@ -77,14 +77,6 @@ class DashboardTest(ServeTest):
                     pass
         self.assertRegex(text.decode(), rf"http://127\.0\.0\.1:\d+/#key={self.key()}\r\n")
 
-    def test_a_busy_port_moves_to_the_next_and_the_start_says_so(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            _, welcome, url = self.start("--admin-port", str(port))
-        other = int(url.rpartition(":")[2])
-        self.assertNotEqual(port, other)
-        self.assertIn(f"Port {port} is in use, so the dashboard is on {other} (see admin_port).", welcome)
-
     def test_port_0_turns_it_off(self) -> None:
         process, welcome = self.serve()
         self.assertNotIn("Dashboard", welcome)

@@ -10,7 +10,6 @@ from unittest import mock
 
 from deepseek_cursor_proxy import proxy as composition
 from deepseek_cursor_proxy.features.dashboard.service import AdminService
-from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from deepseek_cursor_proxy.features.usage import dashboard as usage
 from deepseek_cursor_proxy.features.usage import feature
 from deepseek_cursor_proxy.features.usage.feature import Usage
@@ -18,7 +17,6 @@ from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer
 from tests.support.admin_client import ADMIN_KEY, AdminCase
-from tests.support.databases import age_rows
 from tests.support.harness import PATIENCE, RunningProxy, chat_body, read_until, request_bytes
 from tests.support.polling import wait_until
 
@@ -235,31 +233,6 @@ class LedgerTest(AdminCase):
         self.assertEqual({*ROW.split(), "strip", "finish_reason", "dropped", "bodies", "bodies_hint"}, set(old.value))
         self.assertEqual((-2, 2, "deepseek-flash"), tuple(old.value[each] for each in ("id", "number", "model")))
         self.assertEqual(404, self.get(admin, "/api/requests/-99").status)
-
-    def test_requests_after_days_without_the_proxy_are_of_today_and_listed_once(self) -> None:
-        path = self.folder / "store.sqlite3"
-        proxy, _ = self.proxy_with(path)
-        self.round_trip(proxy, chat_body())
-        proxy.close()
-        age_rows(path, 3 * 24 * 3600)
-        proxy, admin = self.proxy_with(path)
-        for _ in range(2):
-            self.round_trip(proxy, chat_body())
-        proxy.server.services().get(Usage).ledger.flush()
-        self.assertEqual([2, 1, -1], self.ids(admin))
-        self.assertEqual(2, self.get(admin, "/api/stats").value["today"]["requests"])
-
-    def test_requests_that_left_the_memory_are_found_once_in_the_ledger(self) -> None:
-        proxy, admin = self.proxy_with(self.folder / "store.sqlite3")
-        log = proxy.server.services().get(RequestLog)
-        log._most_records = 3
-        for _ in range(8):
-            self.round_trip(proxy, chat_body())
-        proxy.server.services().get(Usage).ledger.flush()
-        self.assertEqual([8, 7, 6, -5, -4, -3, -2, -1], self.ids(admin))
-        # The page has shown request 4 when it was in memory.
-        page = self.get(admin, "/api/requests?before=4").value
-        self.assertEqual([-3, -2, -1], [row["id"] for row in page["requests"]])
 
     def test_usage_and_today_add_up_what_requests_cost(self) -> None:
         proxy, admin = self.proxy_with(self.folder / "store.sqlite3")

@@ -9,7 +9,7 @@ from pathlib import Path
 from deepseek_cursor_proxy.features.dashboard import metrics, stats
 from deepseek_cursor_proxy.features.redis import feature as redis
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.fake_deepseek import Failure, FakeDeepSeek
+from tests.fake_deepseek import FakeDeepSeek
 from tests.support.admin_client import AdminCase
 from tests.support.harness import chat_body
 from tests.support.polling import wait_until
@@ -56,16 +56,6 @@ class MetricsTest(AdminCase):
             with self.subTest(line):
                 self.assertIn(line, lines)
 
-    def test_the_first_lost_reasoning_is_an_increase_of_a_counter_that_was_there(self) -> None:
-        lines = self.get(self.admin(self.admin_proxy()), "/metrics").body.decode().splitlines()
-        for line in (
-            'dcp_reasoning_turns_total{source="missing"} 0', 'dcp_divergences_total{where="system"} 0',
-            'dcp_retries_total{reason="http_503"} 0', 'dcp_reroutes_total{upstream="DeepSeek"} 0',
-            "dcp_recoveries_total 0", "dcp_store_faults_total 0", "dcp_upstream_queue_seconds_count 0",
-        ):  # fmt: skip
-            with self.subTest(line):
-                self.assertIn(line, lines)
-
     def test_a_reload_of_the_settings_keeps_the_counts(self) -> None:
         proxy = self.admin_proxy()
         admin = self.admin(proxy)
@@ -73,15 +63,6 @@ class MetricsTest(AdminCase):
         proxy.server.reconfigure(replace(proxy.server.config, cors=True))
         self.round_trip(proxy, chat_body())
         self.assertIn(b'outcome="completed"} 2\n', self.get(admin, "/metrics").body)
-
-    def test_retries_are_counted_by_reason(self) -> None:
-        proxy = self.admin_proxy(retry_budget=5)
-        admin = self.admin(proxy)
-        self.fake.answer(Failure(503), Failure(429))
-        self.assertEqual(200, self.round_trip(proxy, chat_body()).status)
-        lines = self.get(admin, "/metrics").body.decode().splitlines()
-        self.assertIn('dcp_retries_total{reason="http_503"} 1', lines)
-        self.assertIn('dcp_retries_total{reason="http_429"} 1', lines)
 
     def test_upstreams_that_fail_are_counted_and_shown(self) -> None:
         with FakeDeepSeek() as dead:

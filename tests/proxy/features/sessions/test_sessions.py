@@ -71,14 +71,6 @@ class TestSessions(SessionsTestCase):
         self.create(name="\ud800", tags=["\ud800"])
         self.assertEqual([["?", ["\ud800"]]], [[each["name"], each["tags"]] for each in self.listed()])
 
-    def test_an_absurd_number_of_tokens_costs_no_turn(self) -> None:
-        session = self.create()["uuid"]
-        choice = {"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
-        body = json.dumps({"choices": [choice], "usage": {"total_tokens": 10**30}})
-        self.fake.answer(Raw(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{body}".encode()))
-        self.ask(session, QUESTION)
-        self.assertEqual(1, len(self.nodes(session)))
-
     def test_usage_that_adds_up_to_infinity_breaks_neither_nodes_nor_exports(self) -> None:
         for odd in (1.7e308, 9 * 10**4298, -(10**20)):
             with self.subTest(str(odd)[:8]):
@@ -97,13 +89,6 @@ class TestSessions(SessionsTestCase):
                     exported = self.reply("GET", f"/s/{session}/export?format={form}").body
                     self.assertNotIn(b"Infinity", exported)
                     json.loads(exported)
-
-    def test_a_later_system_message_is_recorded_in_the_role_that_deepseek_saw(self) -> None:
-        session = self.create()["uuid"]
-        self.ask(session, {"role": "system", "content": "Lead."}, QUESTION, {"role": "system", "content": "Monday."})
-        (line,) = self.reply("GET", f"/s/{session}/export?format=openai").body.splitlines()
-        *history, _ = json.loads(line)["messages"]
-        self.assertEqual(self.fake.accepted[0]["messages"], history)
 
     def test_a_session_belongs_to_its_key(self) -> None:
         session = self.create()["uuid"]
@@ -129,16 +114,6 @@ class TestSessions(SessionsTestCase):
                     self.assertEqual(404, reply.status)
                     self.assertEqual(path == "messages", json.loads(reply.body).get("type") == "error")
         self.assertEqual([], self.fake.seen)
-
-    def test_odd_options_are_refused_by_name(self) -> None:
-        for name, value in (
-            ("name", 7), ("name", "x" * 1000), ("tags", "x"), ("tags", [7]), ("track_tree", "yes"),
-            ("tool_parser", "deepseek"), ("tool_parser", 7), ("ttl_seconds", -1), ("ttl_seconds", True),
-        ):  # fmt: skip
-            with self.subTest(name, value=value):
-                reply = self.reply("POST", "/v1/sessions", {name: value})
-                self.assertEqual(400, reply.status, reply.body)
-                self.assertEqual(name, reply.error["param"])
 
     def test_an_expired_session_is_gone(self) -> None:
         session = self.create(ttl_seconds=0.0001)["uuid"]

@@ -39,14 +39,6 @@ class TestExchanges(SocketTestCase):
         self.assertRegex(report, r"\nrepaired +1 cancelled\n")
         self.assertRegex(report, r"\nrecovered +\d messages replayed as text, and the client was told\n")
 
-    def test_explain_reports_where_a_chat_diverged(self) -> None:
-        client = self.client(self.proxy(trace_dir=self.folder))
-        client.ask("hi")
-        client.ask("more")
-        client.messages[3]["content"] = "less"
-        client.ask("again")
-        self.assertRegex(self.last_report(), r"\nprefix lost message 3 changed \(user content\)\n")
-
     def test_explain_reports_two_tries_and_a_failure(self) -> None:
         proxy = self.proxy(trace_dir=self.folder)
         refusal = "The `reasoning_content` in the thinking mode must be passed back to the API."
