@@ -4,13 +4,11 @@ It streams from the Messages API, asks for thinking that is signed but not told,
 chats.
 """
 
-import itertools
 import json
 import re
 from dataclasses import replace
 
 from tests.fake_deepseek import Answer, Citation, Search
-from tests.fake_deepseek.leaks import FORMS
 from tests.interop import sessions
 from tests.interop.agents import CLAUDE, QUESTION, SECOND, AgentCase
 from tests.interop.command_line import KEY, MODEL, Json
@@ -43,10 +41,6 @@ class TaskTest(ClaudeCodeCase):
     def test_the_task(self) -> None:
         self.assert_task()
         self.assertEqual({payload["model"] for payload in self.fake.accepted}, {MODEL})
-
-    def test_the_task_with_a_deepseek_whose_every_call_leaks_as_text(self) -> None:
-        self.fake.leaks = itertools.cycle(FORMS)
-        self.assert_task()
 
     def test_a_recorded_task_is_exported_as_deepseek_saw_it(self) -> None:
         self.configure(sessions.create(self.start_proxy()))

@@ -282,15 +282,6 @@ class SessionsTest(DashboardCase):
         detail.get_by_role("button", name="Close").click()
         expect(detail).to_be_hidden()
 
-    def test_a_session_that_was_deleted_says_so(self) -> None:
-        proxy, admin = self.start(record="all")
-        self.talk(proxy)
-        gone = f"#/sessions/{uuid.uuid4()}"
-        page = self.open_page(self.link(admin), expected=("404",))
-        expect(page.get_by_text("Live", exact=True).first).to_be_visible()
-        page.evaluate("route => { location.hash = route }", gone)
-        expect(page.get_by_role("alert")).to_contain_text("There is no such session")
-
 
 class ThemeTest(DashboardCase):
     def background(self, page: Page) -> str:

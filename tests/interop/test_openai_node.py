@@ -66,12 +66,6 @@ class ChatStreamTest(OpenAINodeCase):
         self.assertEqual(reply["reasoning"], self.said[0].reasoning)
         self.assertEqual(reply["finish"], ["stop"])
 
-    def test_thinking_in_the_content_is_told_there_only(self) -> None:
-        [reply] = self.ask(("chatChunks", QUESTION), display_reasoning=True)
-        self.assertTrue(reply["content"].startswith("<details>"), reply)
-        self.assertTrue(reply["content"].endswith(f"\n</details>\n\n{self.said_content}"), reply)
-        self.assertEqual(reply["reasoning"], "")
-
     def test_a_stream_adds_up_to_the_plain_answer(self) -> None:
         [outcome] = self.ask(("chatStream", QUESTION))
         streamed, plain = outcome["final"], outcome["plain"]

@@ -49,9 +49,14 @@ def _check_stream(answer: Answered) -> None:
     data, found = _DATA.findall(answer.body), chunks(answer)
     assert data.count("[DONE]") == 1, "one mark of the end"
     assert data[-1] == "[DONE]", "the mark of the end is at the end"
+    is_broken = "error" in found[-1]
+    if is_broken:
+        fit(TypeAdapter(ErrorObject), found.pop()["error"])
     for chunk in found:
         fit(_CHUNK, chunk)
         _check_chunk(chunk)
+    if is_broken:
+        return
     for name in ("id", "created", "model", "object"):
         assert len({chunk[name] for chunk in found}) == 1, f"one {name} for all chunks"
     bills = [at for at, chunk in enumerate(found) if chunk.get("usage") is not None]
