@@ -6,7 +6,6 @@ Exactness, no foreign reasoning, nothing lost, a stable prefix at each upstream.
 import contextlib
 import http.client
 import itertools
-import json
 import random
 from typing import Any
 
@@ -15,9 +14,10 @@ from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek
 from tests.fake_deepseek.dialects import DIALECTS
-from tests.support.apis import APIS, CHAT, Api, ApiReply, ApiTestCase, Json
-from tests.support.generated_chats import Chat, World
-from tests.support.harness import RunningProxy, chat_text
+from tests.laws.test_chats import SocketWorld
+from tests.support.apis import APIS, Api, ApiReply, ApiTestCase, Json
+from tests.support.generated_chats import Chat
+from tests.support.harness import RunningProxy
 from tests.support.histories import TOOLS
 from tests.support.laws import check_law
 from tests.support.width import width
@@ -106,16 +106,14 @@ def _continued(api: Api, number: int, reply: ApiReply, call: Call) -> list[Json]
     return [api.user(f"Question {number}."), *reply.turn(keeps_thinking=False), *api.results([(call.id, "ok")])]
 
 
-class _MovingWorld(World):
+class _MovingWorld(SocketWorld):
     """The world of generated chats, in which every request goes to a host drawn by lot."""
 
     def __init__(
         self, seed: int, fakes: dict[str, FakeDeepSeek], connection: http.client.HTTPConnection, form: Any
     ) -> None:
-        super().__init__(seed, chats=6, forms=(form,))
+        super().__init__(seed, fakes["deepseek"], connection, form)
         self._fakes = fakes
-        self._connection = connection
-        self._shown = ""
         # What each host has of each chat; the prefix is cached by host.
         self._sent: dict[int, dict[str, list[Any]]] = {}
 
@@ -126,21 +124,9 @@ class _MovingWorld(World):
             # The client changed the history.
             sent.clear()
         chat.sent = sent.get(host, [])
-        calls = tuple(Call(call.id, call.name, call.arguments) for call in said.tool_calls)
-        self._fakes[host].answer(Answer(reasoning=said.reasoning, content=str(said.content), calls=calls))
-        body = {"model": f"{host}/{MODEL}", "messages": chat.messages(), "tools": TOOLS}
-        data = json.dumps({**body, "stream": self.rng.random() < 0.5})
-        self._connection.request("POST", CHAT.path, data, {"Authorization": "Bearer sk-test"})
-        reply = self._connection.getresponse()
-        shown = reply.read()
-        assert reply.status == 200, shown
-        self._shown = chat_text(shown)
-        payload = self._fakes[host].accepted[-1]
+        payload = self.ask(self._fakes[host], chat, said, model=f"{host}/{MODEL}")
         # Only DeepSeek gets a filler for reasoning that is unknown.
         unknown = {"reasoning_content": FILLER}
         messages = [{**unknown, **each} if each["role"] == "assistant" else each for each in payload["messages"]]
         sent[host] = messages
         return {**payload, "messages": messages}
-
-    def display(self, chat: Chat, answer: Message) -> str:
-        return self._shown
