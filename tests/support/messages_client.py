@@ -1,13 +1,12 @@
 """A strict client of the Messages API: it checks the laws of a stream on every stream it reads."""
 
-import contextlib
 import json
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support import responses_client
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
 from tests.support.harness import events as events
 from tests.support.responses_client import join_utf16
 
@@ -114,10 +113,11 @@ class MessagesTestCase(SocketTestCase):
         return self.ask(proxy, "POST", path, body, headers)
 
     def ask(
-        self, proxy: RunningProxy, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+        self, proxy: RunningProxy, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None
     ) -> ClientReply:
         given = {**VERSION, **({"x-api-key": "sk-test"} if headers is None else headers)}
-        return ClientReply(*responses_client.request(proxy, method, path, body, given))
+        lines = [f"{name}: {value}" for name, value in given.items()]
+        return ClientReply(*self.call(proxy, method, path, body, key="", headers=lines))
 
     def create(self, proxy: RunningProxy, *messages: Json, key: str = "sk-test", **body: Any) -> ClientReply:
         fields = {"model": "deepseek-v4-pro", "max_tokens": 1000, "messages": list(messages or [user("q")])}
@@ -129,10 +129,7 @@ class MessagesTestCase(SocketTestCase):
         self.assertEqual(200, reply.status, reply.body)
         return reply.message
 
-    @contextlib.contextmanager
-    def open_stream(self, proxy: RunningProxy, **body: Any) -> Iterator[socket.socket]:
+    def open_stream(self, proxy: RunningProxy, **body: Any) -> socket.socket:
         """A connection on which a stream was requested and not read yet."""
         fields = {"max_tokens": 1000, "messages": [user("q")], "stream": True, **THINKING, **body}
-        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
-            sock.sendall(request_bytes(fields, path=PATH))
-            yield sock
+        return self.connect(proxy, request_bytes(fields, path=PATH))

@@ -1,13 +1,10 @@
 """A strict client of the Responses API: it checks the laws of a stream on every stream it reads."""
 
-import contextlib
-import http.client
-import json
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, request_bytes
+from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
 from tests.support.harness import events as events
 
 Json = dict[str, Any]
@@ -179,18 +176,9 @@ def kinds(items: Sequence[Json]) -> list[str]:
     return [item["type"] for item in items]
 
 
-def request(proxy: RunningProxy, method: str, path: str, body: Any, headers: Mapping[str, str]) -> ClientReply:
-    """The reply that Python's own client reads."""
-    with contextlib.closing(http.client.HTTPConnection(*proxy.address, timeout=PATIENCE)) as connection:
-        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection.request(method, path, data, dict(headers))
-        reply = connection.getresponse()
-        return ClientReply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
-
-
 class ResponsesTestCase(SocketTestCase):
-    def send(self, proxy: RunningProxy, method: str, path: str, body: Any = None, key: str = "sk-test") -> ClientReply:
-        reply = request(proxy, method, path, body, {"Authorization": f"Bearer {key}"})
+    def send(self, proxy: RunningProxy, method: str, path: str, body: Any = b"", key: str = "sk-test") -> ClientReply:
+        reply = ClientReply(*self.call(proxy, method, path, body, key=key))
         if reply.status == 200 and reply.body.startswith(b'{"id":"resp_') and reply.value["object"] == "response":
             check_object(reply.value)
         return reply
@@ -212,9 +200,6 @@ class ResponsesTestCase(SocketTestCase):
     def get(self, proxy: RunningProxy, response: Mapping[str, Any], rest: str = "", **details: Any) -> ClientReply:
         return self.send(proxy, "GET", f"{PATH}/{response['id']}{rest}", **details)
 
-    @contextlib.contextmanager
-    def open_stream(self, proxy: RunningProxy, input: Any, **body: Any) -> Iterator[socket.socket]:
+    def open_stream(self, proxy: RunningProxy, input: Any, **body: Any) -> socket.socket:
         """A connection on which a stream was requested and not read yet."""
-        with socket.create_connection(proxy.address, timeout=PATIENCE) as sock:
-            sock.sendall(request_bytes({"input": input, "stream": True, **body}, path=PATH))
-            yield sock
+        return self.connect(proxy, request_bytes({"input": input, "stream": True, **body}, path=PATH))

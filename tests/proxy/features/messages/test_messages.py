@@ -24,7 +24,6 @@ from tests.support.messages_client import (
 )
 from tests.support.raw_streams import raw_stream
 from tests.support.raw_upstream import RawUpstream, ScriptedReply
-from tests.support.responses_client import request
 from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
@@ -139,7 +138,8 @@ class TestModels(MessagesTestCase):
     def test_a_single_model_is_returned_in_both_shapes(self) -> None:
         for headers, kind in ((VERSION, "type"), ({"Authorization": "Bearer sk-test"}, "object")):
             for name, status in (("deepseek-flash", 200), ("nobody", 404)):
-                reply = request(self.running, "GET", f"/v1/models/{name}", None, headers)
+                lines = [f"{key}: {value}" for key, value in headers.items()]
+                reply = self.call(self.running, "GET", f"/v1/models/{name}", key="", headers=lines)
                 self.assertEqual(status, reply.status)
                 if status == 200:
                     self.assertEqual((name, "model"), (reply.value["id"], reply.value[kind]))

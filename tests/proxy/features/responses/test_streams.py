@@ -10,7 +10,7 @@ from tests.proxy.features.responses.test_background import first_response
 from tests.support.harness import PATIENCE, RunningProxy, read_until
 from tests.support.polling import eventually
 from tests.support.raw_streams import EVENT_STREAM, raw_stream
-from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question, request
+from tests.support.responses_client import PATH, TOOLS, Json, ResponsesTestCase, kinds, output, question
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py"}')
 SEALED = "reasoning.encrypted_content"
@@ -132,10 +132,9 @@ class TestContextLength(ResponsesTestCase):
 
 class TestUpgrades(ResponsesTestCase):
     def test_a_web_socket_upgrade_is_refused_as_codex_expects(self) -> None:
-        headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Authorization": "Bearer sk-test"}
-        headers |= {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        headers = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGg=")
         for path in (PATH, "/responses", f"{PATH}/"):
-            reply = request(self.running, "GET", path, None, headers)
+            reply = self.call(self.running, "GET", path, headers=headers)
             self.assertEqual(426, reply.status, reply.body)
         self.assertEqual(200, self.create(self.running, "q").status)
 

@@ -12,7 +12,6 @@ from deepseek_cursor_proxy.conversation import (
     Message,
     Reply,
     ServerPiece,
-    ToolCall,
     pack_items,
 )
 from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents
@@ -20,8 +19,6 @@ from deepseek_cursor_proxy.deepseek.usage import read_logprobs
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.features.web_search import responses_api
 from deepseek_cursor_proxy.features.web_search.responses_api import ResponseReader, payload, response_deltas, usage
-from deepseek_cursor_proxy.protocols import input_items
-from deepseek_cursor_proxy.reasoning.identity import is_unique_id
 from tests.fake_deepseek import Answer, Call, Citation, Search
 from tests.fake_deepseek.completion import PrefixCache
 from tests.fake_deepseek.native import Response
@@ -89,17 +86,6 @@ class TestInputItems(unittest.TestCase):
         (blind,) = self.items(Message("user", parts))
         self.assertEqual(["input_text"], [part["type"] for part in blind["content"]])
 
-    def test_images_of_a_tool_follow_its_results_in_a_user_item(self) -> None:
-        shown = Message("tool", ({"type": "text", "text": "shot"}, IMAGE), tool_call_id="call_1")
-        items = self.items(user("u"), assistant("", CALL, reasoning="r"), shown, model="deepseek-flash")
-        self.assertRegex(items[3]["output"], r"^shot\n\[image: ")
-        self.assertEqual(["input_text", "input_image"], [part["type"] for part in items[4]["content"]])
-
-    def test_native_items_read_back_as_the_same_history(self) -> None:
-        for seed in range(200):
-            chat = history(random.Random(seed))
-            self.assertEqual(chat, input_items.read(self.items(*chat)).messages, seed)
-
 
 def history(rng: random.Random) -> tuple[Message, ...]:
     """A repaired chat: every result right after its call, and reasoning wherever it is required."""
@@ -125,21 +111,6 @@ class TestRequestFields(unittest.TestCase):
         self.assertEqual(
             {**expected, "top_p": 0.9, "user": "me", "reasoning": {"effort": "max"}, "tools": [tool]}, body
         )
-
-    def test_a_native_tool_choice_names_its_tool_without_nesting(self) -> None:
-        named = {"type": "function", "function": {"name": "read_file"}}
-        for choice, sent in (("auto", "auto"), ("none", "none"), (named, {"type": "function", "name": "read_file"})):
-            self.assertEqual(sent, payload(request(user("u"), tool_choice=choice))["tool_choice"])
-        self.assertNotIn("tool_choice", payload(request(user("u"))))
-
-    def test_a_json_schema_becomes_the_native_text_format(self) -> None:
-        inner = {"name": "n", "schema": {"type": "object"}, "strict": True}
-        form = {"type": "json_schema", "json_schema": inner}
-        body = payload(request(system("s"), user("u"), params={"response_format": form}))
-        self.assertEqual({"format": {"type": "json_schema", **inner}}, body["text"])
-        self.assertEqual(2, len(body["input"]))
-        plain = payload(request(user("u"), params={"response_format": {"type": "json_object"}}))
-        self.assertEqual({"format": {"type": "json_object"}}, plain["text"])
 
 
 def response(*output: Any, **fields: Any) -> dict[str, Any]:
@@ -177,23 +148,6 @@ class TestResponseDeltas(unittest.TestCase):
         ):
             with self.subTest(words), self.assertRaisesRegex(UpstreamFailed, words):
                 response_deltas(body)
-
-    def test_damaged_native_items_are_left_out(self) -> None:
-        text = {"type": "output_text", "text": "whole"}
-        thoughts = ("no list", [None, {"type": "reasoning_text", "text": 5}])
-        items = (
-            *(None, "text", {"type": "mcp_call"}, {"type": 7}),
-            *({"type": "reasoning", "content": content} for content in thoughts),
-            {"type": "message", "content": [7, {"type": "output_text"}, text]},
-            {"type": "function_call", "call_id": 1, "name": None, "arguments": {}},
-        )
-        reply = Reply()
-        for delta in response_deltas(response(*items)):
-            reply.add(delta)
-        # The call gets an id, as every call does.
-        call_id = reply.message().tool_calls[0].id
-        self.assertTrue(is_unique_id(call_id))
-        self.assertEqual(assistant("whole", (call_id, "", ""), reasoning=""), reply.message())
 
 
 class TestUsage(unittest.TestCase):
@@ -305,19 +259,6 @@ class TestResponseReader(unittest.TestCase):
                 self.assertIn(words, str(events.problem))
                 self.assertEqual(([], False), (deltas, events.is_done))
 
-    def test_damaged_native_events_are_left_out(self) -> None:
-        for chunk in (
-            7, {}, {"type": 5}, {"type": "response.output_text.delta"},
-            {"type": "response.output_text.delta", "delta": ["x"], "output_index": {}},
-            {"type": "response.output_item.added", "item": "call"},
-            {"type": "response.output_item.done", "item": None},
-            {"type": "response.function_call_arguments.delta", "delta": "{", "output_index": 3},
-            {"type": "response.something.new", "delta": "x"},
-        ):  # fmt: skip
-            with self.subTest(chunk):
-                deltas, events = read_pieces([event(chunk)])
-                self.assertEqual(([], None, False), (deltas, events.problem, events.is_progress))
-
     def test_an_in_progress_event_is_no_progress_but_a_piece_is(self) -> None:
         self.assertFalse(ResponseReader().read(event({"type": "response.in_progress", "response": {}})).is_progress)
         events = ResponseReader().read(event({"type": "response.output_text.delta", "delta": "a", "output_index": 0}))
@@ -376,25 +317,6 @@ def citations(deltas: Iterable[Delta]) -> list[Any]:
 
 
 class TestSearches(unittest.TestCase):
-    def test_a_stream_and_a_whole_response_give_the_same_reply(self) -> None:
-        for answer in SEARCHES:
-            streamed, whole, _ = read_both_ways(answer)
-            with self.subTest(answer):
-                self.assertEqual(reply(whole), reply(streamed))
-                self.assertEqual([each.annotation() for each in answer.citations], citations(streamed))
-                self.assertEqual(citations(whole), citations(streamed))
-
-    def test_each_item_is_there_once_as_it_came(self) -> None:
-        for answer in SEARCHES:
-            streamed, whole, body = read_both_ways(answer)
-            items = [item for item in body["output"] if item["type"] in ("web_search_call", "odd_call")]
-            for deltas in (streamed, whole):
-                self.assertEqual(items, [piece.item for piece in pieces(deltas) if piece.is_whole])
-
-    def test_a_stream_tells_each_step_of_a_search(self) -> None:
-        steps = [piece.step for piece in pieces(read_both_ways(SEARCHES[0])[0])]
-        self.assertEqual(["in_progress", "searching", "completed"], steps)
-
     def test_an_item_that_only_began_is_taken_from_the_end_or_has_failed(self) -> None:
         item = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search"}}
         begun = {"type": "response.output_item.added", "output_index": 0, "item": {**item, "status": "in_progress"}}
@@ -404,15 +326,6 @@ class TestSearches(unittest.TestCase):
             with self.subTest(output):
                 self.assertTrue(events.is_done)
                 self.assertEqual([status], [piece.item["status"] for piece in pieces(deltas) if piece.is_whole])
-
-    def test_odd_shapes_are_left_out(self) -> None:
-        text = {**message_item("assistant", "output_text", "a"), "annotations": 7}
-        text["content"][0]["annotations"] = [None, {"type": "url_citation"}, 7]
-        items = ({"type": "mcp_call"}, {"type": "custom_tool_call"}, {"type": ["x_call"]}, text)
-        deltas = response_deltas(response(*items))
-        self.assertEqual(([], [{"type": "url_citation"}]), (pieces(deltas), citations(deltas)))
-        for kind in ("response.web_search_call.searching", "response.output_text.annotation.added"):
-            self.assertEqual([], read_pieces([event({"type": kind, "output_index": 3})])[0])
 
 
 class TestCountedSearches(unittest.TestCase):
@@ -460,10 +373,3 @@ class TestSearchesInRequests(unittest.TestCase):
                 for each in sent
             ]
             self.assertEqual(expected, self.body(user("u"), message)["input"][1:], name)
-
-    def test_calls_come_last_under_the_names_that_deepseek_gets(self) -> None:
-        search = {"type": "web_search_call", "id": "a"}
-        call = ToolCall("call_1", "agents.look", "{}")
-        looked = Message("assistant", "", "Hm.", (call,), server_items=pack_items("responses", [search]))
-        input_items = self.body(user("u"), looked, sent_names={"agents.look": "agents_look"})["input"]
-        self.assertEqual([reasoning_item("Hm."), search, call_item("call_1", "agents_look", "{}")], input_items[1:])
