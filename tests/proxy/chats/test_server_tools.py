@@ -219,6 +219,13 @@ class TestOtherUpstreams(ServerToolTestCase):
         self.chat(self.running, QUESTION, tools=[SEARCH])
         self.assertEqual([SEARCH], self.sent_body()["tools"])
 
+    def test_a_search_that_fails_at_deepseek_is_an_error_of_the_answer(self) -> None:
+        self.fake.answer(Raw(EVENT_STREAM + b'data: {"error":{"message":"the search tool failed"}}\n\n'))
+        proxy = self.proxy(upstream_host="deepseek", retry_budget=0.0)
+        reply = self.chat(proxy, QUESTION, tools=[SEARCH], stream=True)
+        self.assertIn(b"the search tool failed", reply.body)
+        self.assertEqual(1, len(self.fake.seen))
+
     def test_a_forced_search_of_several_answers_is_refused_once(self) -> None:
         proxy = self.proxy(upstream_host="sglang")
         forced = {"tools": [SEARCH], "tool_choice": {"type": SEARCH["type"]}, "n": 2}

@@ -80,15 +80,16 @@ class TestPayload(unittest.TestCase):
 
     def test_images_of_a_tool_are_sent_in_a_user_message_after_its_results(self) -> None:
         tool_message = Message("tool", ({"type": "text", "text": "shot"}, IMAGE), tool_call_id="call_1")
-        chat = (user("u"), assistant("", CALL, reasoning="r"), tool_message)
+        other = ("call_2", "read_file", "{}")
+        chat = (user("u"), assistant("", CALL, other, reasoning="r"), tool_message, result("call_2"))
         sent = chat_api.payload(ChatRequest("m", "deepseek-flash", chat))["messages"]
         self.assertRegex(sent[2]["content"], r"^shot\n\[image: image/png, 3 B, ")
-        lead, seen = sent[3]["content"]
+        lead, seen = sent[4]["content"]
         self.assertIn("tools returned", lead["text"])
-        self.assertEqual(("user", IMAGE), (sent[3]["role"], seen))
+        self.assertEqual(("user", IMAGE), (sent[4]["role"], seen))
         for more in ((assistant("a", reasoning="r"), user("and now?")), (user("at once"),)):
             after = chat_api.payload(ChatRequest("m", "deepseek-flash", (*chat, *more)))["messages"]
-            self.assertEqual(sent, after[:4])
+            self.assertEqual(sent, after[:5])
         blind = chat_api.payload(request(*chat))["messages"]
         self.assertTrue(all(isinstance(each["content"], str) for each in blind))
 
