@@ -5,6 +5,7 @@ import http.client
 import os
 import queue
 import signal
+import socket
 import stat
 import sys
 import tempfile
@@ -12,8 +13,11 @@ import threading
 import unittest
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
+from typing import Any
 
+from tests.fake_deepseek import FakeDeepSeek
 from tests.support import forked_program
+from tests.support.harness import RawReply, read_reply, request_bytes
 from tests.support.systems import ROOT
 
 # Less than ngrok gets to start: a test that waits for that fails.
@@ -151,6 +155,35 @@ class ServeTest(unittest.TestCase):
     def expect_mode(self, path: Path, mode: int) -> None:
         if not WINDOWS:
             self.assertEqual(oct(stat.S_IMODE(path.stat().st_mode)), oct(mode))
+
+
+class UpstreamServeTest(ServeTest):
+    """A proxy with a fake DeepSeek, which tests kill and start again."""
+
+    may_fork = True
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fake = self.enterContext(FakeDeepSeek())
+
+    def start(self, *flags: str) -> Process:
+        process, welcome = self.serve("--base-url", self.fake.url, *flags)
+        self.address = address(welcome)
+        return process
+
+    def kill(self, process: Process) -> None:
+        process.send(signal.SIGKILL)
+        self.assertEqual(-signal.SIGKILL, process.wait())
+
+    def connect(self, method: str, path: str, body: Any = b"") -> socket.socket:
+        sock = self.enterContext(socket.create_connection(self.address, timeout=PATIENCE))
+        sock.sendall(request_bytes(body, method=method, path=path))
+        return sock
+
+    def send(self, method: str, path: str, body: Any = b"") -> RawReply:
+        reply = read_reply(self.connect(method, path, body))
+        self.assertEqual(200, reply.status, reply.body)
+        return reply
 
 
 def address(welcome: str) -> tuple[str, int]:

@@ -2,15 +2,13 @@
 
 import os
 import signal
-import socket
 import unittest
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from tests.fake_deepseek import Answer, FakeDeepSeek
-from tests.support.harness import RawReply, read_reply, request_bytes
+from tests.fake_deepseek import Answer
 from tests.support.polling import eventually
-from tests.support.program import PATIENCE, Process, ServeTest, address
+from tests.support.program import PATIENCE, UpstreamServeTest
 from tests.support.responses_client import PATH, check_stream, events
 
 SHORT = Answer(reasoning="Hm.", content="Hello.")
@@ -18,25 +16,7 @@ STALLED = Answer(reasoning="A thought.", content="Half of it.", piece=10, stall_
 
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
-class TestKilledResponses(ServeTest):
-    may_fork = True
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.fake = self.enterContext(FakeDeepSeek())
-
-    def start(self, *more: str) -> Process:
-        process, welcome = self.serve("--base-url", self.fake.url, *more)
-        self.address = address(welcome)
-        return process
-
-    def send(self, method: str, path: str, body: Any = b"") -> RawReply:
-        with socket.create_connection(self.address, timeout=PATIENCE) as sock:
-            sock.sendall(request_bytes(body, method=method, path=path))
-            reply = read_reply(sock)
-        self.assertEqual(200, reply.status, reply.body)
-        return reply
-
+class TestKilledResponses(UpstreamServeTest):
     def found(self, response: Any) -> Any:
         return self.send("GET", f"{PATH}/{response['id']}").value
 
@@ -57,8 +37,7 @@ class TestKilledResponses(ServeTest):
     def test_after_sigkill_an_interrupted_response_is_failed_and_a_finished_one_is_not(self) -> None:
         process = self.start()
         finished, *interrupted = self.started()
-        process.send(signal.SIGKILL)
-        self.assertEqual(-signal.SIGKILL, process.wait())
+        self.kill(process)
         process = self.start()
         self.assertEqual(finished, self.found(finished))
         for each in interrupted:
