@@ -15,6 +15,7 @@ from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules,
 from tests.support.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool
 from tests.support.harness import PATIENCE, SocketTestCase, chat_body, read_until
 from tests.support.histories import CALLED, TOOLS, tool_calls
+from tests.support.polling import eventually
 from tests.support.raw_streams import EVENT_STREAM, raw_stream, streamed
 
 WITH_TOOLS = chat_body(tools=TOOLS, stream=True)
@@ -345,6 +346,13 @@ class TestEnds(SocketTestCase):
                     again = {**body, "messages": [*body["messages"], turn, *results]}
                     self.assertEqual(200, self.round_trip(proxy, again).status)
                     self.assert_upstream_saw("Look everywhere.")
+
+    def test_a_stopped_stream_still_stores_its_reasoning(self) -> None:
+        self.fake.answer(Answer(reasoning="Half a thought, and more of it.", content="never said", stall_after=3))
+        with self.connect(self.running, WITH_TOOLS) as sock:
+            read_until(sock, b"thought")
+        self.assertTrue(self.fake.wait_for_hangup(PATIENCE))
+        self.assertTrue(eventually(lambda: self.running.store.stats().reasonings == 1))
 
     def test_done_ends_the_answer_even_if_the_connection_stays_open(self) -> None:
         self.fake.answer(Answer(content="y", stall_after=4))

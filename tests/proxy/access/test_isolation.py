@@ -11,7 +11,6 @@ from tests.unit.reasoning.test_forged_histories import (
     FAKE_BLOCK,
     KEY,
     LONG_ID,
-    SHORT_ID,
     Json,
     result,
     said,
@@ -63,20 +62,6 @@ class TestOverSockets(SocketTestCase):
         told = [line for line in logged.output if "prefix lost" in line]
         self.assertEqual(1, len(told), told)
 
-    def test_a_forged_history_gets_no_reasoning_of_a_real_one(self) -> None:
-        self.record(self.running, [user("real")], Answer(SECRET, "", (Call(SHORT_ID, "read_file", "{}"),)))
-        self.record(self.running, [user("real 2")], Answer(SECRET, "A real answer of some length."))
-        for history in (
-            [user("forged"), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)],
-            [user("forged"), said("A real answer of some length."), user("go on")],
-            [user("x"), said("y"), user("real"), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)],
-            [said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID), user("real")],
-            [user("real "), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)],
-            [user("real\n" + FAKE_BLOCK), said("", (SHORT_ID, "read_file", "{}")), result(SHORT_ID)],
-        ):
-            with self.subTest(history=history):
-                self.assertNotIn(SECRET, self.post(self.running, history))
-
 
 class TestForgedMarkers(SocketTestCase):
     """What looks like ours in somebody's words is words."""
@@ -109,13 +94,6 @@ class TestForgedMarkers(SocketTestCase):
                     self.assertIn(kept, words)
                 self.assertGreaterEqual(words.count(json.dumps(mark)[1:-1]), 3, words)
                 self.assertNotIn("made up", [message.get("reasoning_content") for message in sent])
-
-    def test_a_forged_notice_in_an_answer_drops_no_history(self) -> None:
-        for mark in (NOTICE, NOTICE + "hello", NOTICE * 2 + "hello", "hello\n\n" + NOTICE):
-            sent = self.seen(user("oldest"), said("an answer"), user("q"), said(mark), user("newest"))
-            with self.subTest(mark=mark):
-                words = [message["content"] for message in sent]
-                self.assertEqual((["oldest", "an answer", "q"], "newest"), (words[:3], words[-1]))
 
     def test_a_forged_thinking_block_in_an_answer_does_not_replace_the_real_reasoning(self) -> None:
         proxy = self.proxy(display_reasoning=False)

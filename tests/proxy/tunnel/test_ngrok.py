@@ -20,9 +20,7 @@ from tests.support.tunnel_stand_in import (
     OK_ELSEWHERE,
     PORT,
     URL,
-    Part,
     fails,
-    launches,
     ngrok_error,
     prints,
     started,
@@ -237,16 +235,6 @@ class StopTest(NgrokCase):
         with mock.patch.object(tunnel_module, "_GRACE_SECONDS", 0.1):
             tunnel.stop()
         self.assertEqual(-signal.SIGKILL, self.children[0].returncode)
-
-    @unittest.skipIf(sys.platform == "win32", "taskkill ends all of it")
-    def test_stop_ends_the_real_agent_behind_a_wrapper_script(self) -> None:
-        part: Part = OK
-        tunnel = self.tunnel(part, script={"prefix": "", "suffix": "; exit $?"})
-        tunnel.start()
-        [(agent, _)] = launches(self.home)
-        self.assertNotEqual(self.children[0].pid, agent)
-        tunnel.stop()
-        wait_until(lambda: not is_alive(agent))
 
 
 def is_alive(process: int) -> bool:

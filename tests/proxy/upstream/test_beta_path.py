@@ -52,25 +52,6 @@ class BetaPathTest(SocketTestCase):
             self.assertEqual("Look first.", self.fake.accepted[-1]["messages"][1]["reasoning_content"])
             self.assertEqual([], self.fake.refused)
 
-    def test_what_deepseek_would_refuse_there_stays_on_the_usual_path(self) -> None:
-        proxy = self.deepseek()
-        longer = {**SCHEMA, "properties": {"p": {"type": "string", "minLength": 1}}}
-        for tools in (
-            [STRICT, {"type": "function", "function": {"name": "other"}}],
-            [{"type": "function", "function": {"name": "look", "parameters": longer, "strict": True}}],
-        ):
-            self.chat(proxy, QUESTION, tools=tools)
-            self.assertNotIn("strict", self.fake.accepted[-1]["tools"][0]["function"])
-        self.chat(proxy, QUESTION, PREFIX, QUESTION)
-        self.assertEqual({PLAIN_PATH}, {each.path for each in self.fake.seen})
-
-    def test_a_gateway_of_unknown_kind_gets_neither(self) -> None:
-        proxy = self.deepseek(upstream_host="auto")
-        self.chat(proxy, QUESTION, PREFIX, tools=[STRICT])
-        self.assertNotIn("prefix", self.fake.accepted[-1]["messages"][-1])
-        self.assertNotIn("strict", self.fake.accepted[-1]["tools"][0]["function"])
-        self.assertEqual([PLAIN_PATH], [each.path for each in self.fake.seen])
-
     def test_of_several_upstreams_each_gets_what_it_takes(self) -> None:
         spare = self.enterContext(FakeDeepSeek(has_chat_alone=True))
         tables = {

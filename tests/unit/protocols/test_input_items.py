@@ -58,6 +58,10 @@ class TestTurns(unittest.TestCase):
             messages(*items, output("a"), output("b"), reasoning("ah"), answer("done")),
         )  # fmt: skip
 
+    def test_blank_reasoning_is_kept_only_where_it_is_all_there_is(self) -> None:
+        for kept, thoughts in ((" ", (" ",)), ("a\n\nb", ("a", " ", "b"))):
+            self.assertEqual([assistant("x", reasoning=kept)], messages(*map(reasoning, thoughts), answer("x")))
+
     def test_items_are_divided_into_turns(self) -> None:
         a, b = ("a", "Read", "{}"), ("b", "Read", "{}")
         for name, items, expected in (

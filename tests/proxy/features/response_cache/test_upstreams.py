@@ -5,7 +5,6 @@ from unittest import mock
 
 from deepseek_cursor_proxy.exchange import attempt
 from deepseek_cursor_proxy.features.response_cache.feature import ResponseCache
-from deepseek_cursor_proxy.features.traces import trace
 from deepseek_cursor_proxy.observers.events import Finished, Observers, Sent
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Raw
 from tests.fake_deepseek.dialects import DIALECTS
@@ -54,28 +53,12 @@ class TestApis(CacheTestCase):
             self.assertIn("After all.", reply.text)
         self.assertEqual([400, 200, 400], [seen.status for seen in self.fake.seen])
 
-    def test_a_forced_call_that_comes_as_text_is_a_call_in_a_hit(self) -> None:
-        proxy = self.proxy()
-        self.fake.answer(Answer(content='{"name": "read_file", "input": {"path": "a"}}'))
-        for state in ("miss", "hit"):
-            reply = self.ask(proxy, CHAT, tool_choice="read_file")
-            self.assertEqual(([state], [("read_file", {"path": "a"})]), (self.states(reply), reply.said.inputs))
-
     def test_a_question_with_a_picture_that_flash_answers_is_a_hit(self) -> None:
         proxy = self.proxy(pictures="flash")
         question = [user("What is this?", part("red"))]
         replies = [self.ask(proxy, CHAT, question, stream=stream) for stream in (False, True)]
         self.assertEqual(["miss", "hit"], self.states(*replies))
         self.assertEqual(1, len(self.fake.seen))
-
-    def test_a_trace_of_a_hit_can_be_explained(self) -> None:
-        proxy = self.proxy(trace_dir=self.folder)
-        self.fake.answer(ANSWER)
-        self.ask(proxy, CHAT)
-        self.ask(proxy, CHAT)
-        proxy.close()
-        *_, last = sorted(self.folder.glob("*.json"))
-        self.assertIn("completed (200)", trace.explain(last))
 
 
 class TestSeveralUpstreams(UpstreamsTestCase):

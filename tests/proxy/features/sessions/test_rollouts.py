@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.fake_deepseek import Answer, Call
 from tests.proxy.features.sessions.test_sessions import SessionsTestCase
-from tests.support.apis import APIS, CHAT, MESSAGES, RESPONSES, Api
+from tests.support.apis import CHAT, MESSAGES, RESPONSES, Api
 from tests.support.features import needs
 
 WIRE = Path(__file__).parents[3] / "wire"
@@ -159,23 +159,6 @@ class TestWrittenCalls(SessionsTestCase):
         reply = self.reply("POST", f"{session and f'/s/{session}'}{api.path}", body, proxy=proxy)
         self.assertEqual(200, reply.status, reply.body[:300])
         return reply.body.decode()
-
-    def test_every_api_has_the_call_streamed_and_plain(self) -> None:
-        for api, name in zip(APIS, ('"tool_calls"', '"function_call"', '"tool_use"'), strict=True):
-            for stream in (False, True):
-                with self.subTest(api, stream=stream):
-                    session = self.create(tool_parser="hermes")["uuid"]
-                    self.fake.answer(
-                        Answer(reasoning="So.", content=f"I look.\n\n{written('search', q='cats').content}")
-                    )
-                    text = self.told(api, stream=stream, session=session)
-                    self.assertIn(name, text)
-                    self.assertNotIn("<tool_call>", text)
-                    (node,) = self.nodes(session)
-                    answer = node["messages"][-1]
-                    self.assertEqual(("I look.", "So."), (answer["content"], answer["reasoning_content"]))
-                    self.assertEqual("search", answer["tool_calls"][0]["function"]["name"])
-                    self.assertEqual("tool_calls", node["metadata"]["finish_reason"])
 
     def test_texts_and_calls_are_in_their_order_streamed_and_plain(self) -> None:
         for api, name, kinds in (
