@@ -195,8 +195,9 @@ class TestLocks(FaultTestCase):
             chat.ask(QUESTIONS[2])
         self.assert_reopened(proxy)
         self.assertRegex(self.warnings[0], "another process holds it locked")
-        self.assertRegex(self.warnings[1], "is usable again; entries written: 5$")
-        self.assertEqual((2, 8), (len(self.warnings), self.rows()))
+        self.assertRegex(self.warnings[1], "is usable again; entries written: [45]$")  # the last may come meanwhile
+        wait_until(lambda: self.rows() == 8)
+        self.assertEqual(2, len(self.warnings))
 
     def test_a_store_locked_at_the_start_is_used_later(self) -> None:
         self.fill(1)
