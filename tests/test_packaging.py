@@ -16,13 +16,11 @@ def project() -> dict[str, Any]:
 
 
 def jobs(workflow: str) -> dict[str, str]:
-    """The text of each job of a workflow, by its name."""
     parts = re.split(r"^  ([\w-]+):$", WORKFLOWS[workflow].partition("\njobs:\n")[2], flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def rights(text: str) -> set[str]:
-    """The permissions that a job has."""
     [block] = re.findall(r"^    permissions:\n((?:      .+\n)+)", text, re.MULTILINE)
     return {line.strip() for line in block.splitlines()}
 

@@ -49,7 +49,6 @@ MODULES = 12
 
 class TestOptions(unittest.TestCase):
     def run_suite(self, *options: str, is_helper: bool) -> str:
-        """What `python -m unittest` prints of a suite in which the first process, or its helper, fails."""
         root = Path(self.enterContext(tempfile.TemporaryDirectory()))
         for name in ("temporary", "sample"):
             (root / name).mkdir()

@@ -70,7 +70,6 @@ def anchors(page: str) -> set[str]:
 
 
 def links() -> Iterator[tuple[str, str, str]]:
-    """Page, target (a path from the root) and anchor of every link inside the repository."""
     for page, text in PAGES.items():
         for target in re.findall(r"\]\(([^)]+)\)", text):
             path, _, anchor = target.partition("#")

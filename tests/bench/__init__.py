@@ -27,7 +27,6 @@ from tests.support.processes import BenchmarkFailed, running_deepseek
 
 
 def run(quick: bool = False, commands: Sequence[OtherCommand] = (), out: TextIO | None = None) -> int:
-    """Measure everything and print it; 0 unless something could not be measured."""
     out = out or sys.stdout
     scale = QUICK if quick else Scale()
     # A proxy needs two for each stream; processes inherit the limit, and macOS has 256.

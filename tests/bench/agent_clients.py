@@ -39,7 +39,6 @@ class ToolCall(NamedTuple):
 
 
 def prose(rng: random.Random, size: int) -> str:
-    """So many characters of words, like a prompt or the result of a tool."""
     # The shortest word has four letters.
     return " ".join(rng.choices(_WORDS, k=size // 4))[:size]
 

@@ -55,7 +55,6 @@ class Model:
         self._answer = Answer()
 
     def respond(self, payload: Json) -> Answer:
-        """The same answer for every request until the next `turn`."""
         return self._answer
 
     def turn(self, client: AgentClient) -> None:
@@ -72,8 +71,6 @@ class Model:
 
 @dataclass
 class ChatResult:
-    """What became of one chat."""
-
     answered: int = 0
     reasonings: int = 0
     # Of each request but the first, the share of the one before that it begins with.
@@ -165,7 +162,6 @@ def _common_share(before: str, after: str) -> float:
 
 
 def run(commands: Sequence[OtherCommand], out: TextIO, turns: int = TURNS) -> int:
-    """Play all chats and print the table."""
     models: list[Model] = []
     with (
         ExitStack() as stack,

@@ -97,7 +97,6 @@ def _body(answer: bytes) -> bytes:
 
 
 def post(url: str, body: bytes, path: str = CHAT) -> bytes:
-    """A POST to a base URL, to chat completions by default."""
     fields = f"Authorization: Bearer sk-bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return _request_line("POST", url, path) + fields.encode() + b"\r\n" + body
 

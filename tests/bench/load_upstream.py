@@ -38,7 +38,6 @@ _LOOK_SECONDS = 0.05
 
 
 def serve_deepseek() -> None:
-    """Serve as the benchmark's DeepSeek, in a process of its own."""
     with LoadUpstream() as upstream:
         wait_for_end_of_stdin(upstream.url)
 
@@ -199,7 +198,6 @@ class _Paced:
         self._sent = self._mark = 0
 
     def send(self) -> bool:
-        """Sends the next chunk; whether another one follows."""
         is_thinking = self._sent < self._command.chunks // 2
         # Marks grow, also where the clock ticks every 15 ms: who listens tells chunks apart by them.
         self._mark = max(time.monotonic_ns(), self._mark + 1)
@@ -257,7 +255,6 @@ def plain(serial: int) -> bytes:
 
 
 def turn(serial: int) -> bytes:
-    """A completion that calls one tool, under an id like DeepSeek's."""
     id = "call_00_" + "".join(random.choices(_ALPHABET, k=24))
     return json_answer(_TURN % (serial, serial, random.choice(_THOUGHTS), id.encode(), serial))
 
@@ -309,7 +306,6 @@ REFUSAL = json_answer(
 
 
 def stream(chunks: int, serial: int) -> bytes:
-    """A whole stream of that many chunks: the first half thinks, the second speaks."""
     first = _chunk(b'{"content":null,"reasoning_content":"%012d"}' % serial)
     return opening() + first + _rest(chunks - 1) + ending()
 

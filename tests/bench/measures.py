@@ -95,7 +95,6 @@ def _ask(
 
 
 def small_requests(contest: Contest, scale: Scale) -> Iterator[Row]:
-    """One client that asks again and again, over one connection."""
     body = question("bench:plain")
     kept = _ask(contest, "small requests", scale.requests, lambda: body, lambda timing: 1000 * timing.whole)
     more = added_times(kept.results)
@@ -178,7 +177,6 @@ def startup(contest: Contest, scale: Scale, home: Path) -> Iterator[Row]:
 
 
 def paced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
-    """How late a chunk arrives when the proxy has nothing else to do."""
     chunks = scale.paced_chunks
 
     def measure(target: Target) -> list[float]:
@@ -197,7 +195,6 @@ def paced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
 
 
 def unpaced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
-    """One stream as fast as it goes, read to its end."""
     body = question(f"bench:stream {scale.chunks}", stream=True)
     rounds = _ask(contest, "an unpaced stream", scale.streams, lambda: body, lambda timing: scale.chunks / timing.whole)
     yield Row(f"unpaced stream of {scale.chunks:,} chunks", "chunks/s", medians(rounds.results))
@@ -215,7 +212,6 @@ class _CrowdSample:
 
 
 def crowds(contest: Contest, scale: Scale) -> Iterator[Row]:
-    """Many streams at once."""
     chunks = round(scale.crowd_seconds * CROWD_RATE)
     for streams in scale.crowds:
 
@@ -311,7 +307,6 @@ Growth = dict[str, dict[int, list[float]]]
 
 
 def growing_chats(contest: Contest, scale: Scale) -> Iterator[Row]:
-    """CPU per request of a chat as it grows."""
     grown: Growth = {target.name: {} for target in contest.proxies}
     for seed, target in enumerate(contest.proxies):
         # Every target has a chat of its own, in case they share a store.

@@ -41,7 +41,6 @@ class OtherCommand:
 
     @contextmanager
     def running(self, upstream: Server, home: Path, pinning: CpuPinning) -> Iterator[Target]:
-        """The proxy from the moment it listens."""
         home.mkdir(exist_ok=True)
         port = _free_port()
         environment = {**os.environ, "PYTHONPATH": self.path, "HOME": str(home), "USERPROFILE": str(home)}

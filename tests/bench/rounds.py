@@ -101,7 +101,6 @@ def _total(parts: Sequence[float | None]) -> float | None:
 
 @contextmanager
 def start_proxy(pinning: CpuPinning, upstream: Server, home: Path, *flags: str) -> Iterator[Target]:
-    """This proxy, on the core of the measured processes; the process that starts it stays on its own."""
     with ExitStack() as stack:
         with pinning.on_measured_core():
             proxy = stack.enter_context(running_proxy(upstream, home, *flags))
@@ -139,13 +138,11 @@ class Contest:
 
     @contextmanager
     def clients(self) -> Iterator[dict[str, Client]]:
-        """A kept-alive connection to each target."""
         with ExitStack() as stack:
             yield {each.name: stack.enter_context(closing(Client(each.url))) for each in self.all}
 
     @contextmanager
     def proxy(self, home: Path, *flags: str) -> Iterator[Target]:
-        """One more process of this proxy."""
         with start_proxy(self.pinning, self.direct.servers[0], home, *flags) as target:
             yield target
 

@@ -31,7 +31,6 @@ class Figure:
 
     @classmethod
     def mean(cls, samples: Sequence[float]) -> "Figure | None":
-        """The mean, which includes what happens only now and then."""
         return cls(sum(samples) / len(samples), samples) if samples else None
 
     @classmethod
@@ -47,8 +46,6 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """One line: a measure, its unit, and a figure per column."""
-
     measure: str
     unit: str
     figures: Mapping[str, Figure | None] = field(default_factory=dict)
@@ -104,7 +101,6 @@ def exponent(points: Mapping[float, float]) -> float | None:
 
 
 def format_value(value: float) -> str:
-    """As many digits as are significant."""
     size = abs(value)
     if size >= 1e6:
         return f"{value / 1e6:.3g}M"

@@ -54,7 +54,6 @@ __all__ = [
 
 
 def weather_responder(payload: Mapping[str, Any]) -> Answer:
-    """The model's side of the weather chat of the demo."""
     answer = cursor.weather_responder(payload)
     return Answer(answer.reasoning, answer.content, answer.calls)
 
@@ -123,12 +122,10 @@ class FakeDeepSeek:
         self.close()
 
     def answer(self, *steps: Step) -> None:
-        """Queue steps, in order, after those already there."""
         with self._lock:
             self._queue.extend(steps)
 
     def forget(self) -> None:
-        """Clear the requests seen, the queue and any hang-up; the context cache stays."""
         with self._lock:
             self._queue.clear()
         self.seen.clear()
@@ -136,7 +133,6 @@ class FakeDeepSeek:
 
     @property
     def accepted(self) -> list[dict[str, Any]]:
-        """The payloads that were answered with 200."""
         return [seen.payload for seen in self.seen if seen.status == 200]
 
     @property

@@ -45,8 +45,6 @@ Problems = Iterator[str]
 
 @dataclass(frozen=True)
 class Rules:
-    """By which rules a body is judged."""
-
     # Whether an empty reasoning is as good as none; for the tool calls of V4-Pro it always is.
     refuses_empty: bool = False
     # Whether the body was sent to a /beta path.
@@ -97,7 +95,6 @@ def read(
 
 
 def refusal(payload: object, rules: Rules = NEWEST_RULES) -> Refusal | None:
-    """The 400 this body earns, or None."""
     misfit = _misfit(payload, _BODY)
     if misfit or not isinstance(payload, dict):
         return Refusal(DESERIALIZE + str(misfit).lstrip(".: "))

@@ -33,7 +33,6 @@ _MESSAGES = Endpoint(messages_contract.PATHS, messages_contract.read, messages_c
 
 
 def chat_endpoint(host: str, *, has_chat_alone: bool) -> Endpoint:
-    """Chat completions of a host, which may have no other API."""
     if host == "deepseek":
         return _OTHER_SERVER if has_chat_alone else _CHAT
     dialect = DIALECTS[host]

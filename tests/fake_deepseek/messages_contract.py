@@ -210,7 +210,6 @@ def _check_searches(blocks: list[Json], where: str, *, is_last: bool) -> None:
 
 
 def turn(blocks: Sequence[Json]) -> dict[str, Any]:
-    """The assistant message of these blocks."""
     message: dict[str, Any] = {"role": "assistant", "content": _joined(blocks, "text")}
     if any(block["type"] == "thinking" for block in blocks):
         message["reasoning_content"] = _joined(blocks, "thinking")

@@ -31,8 +31,6 @@ class BlockAnswer(Answer):
 
 
 class MessageAnswer(Completion):
-    """One answer to one accepted request, as a message or as its events."""
-
     def __init__(self, answer: Answer, payload: Mapping[str, Any], cache: PrefixCache, id: str, created: int) -> None:
         super().__init__(answer, payload, cache, id, created)
         self._runs_searches = bool(payload.get("server_tools"))

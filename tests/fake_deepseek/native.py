@@ -205,8 +205,6 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 class Response(Completion):
-    """One answer to one accepted request, as a response object or as its events."""
-
     def __init__(self, answer: Answer, payload: Mapping[str, Any], cache: PrefixCache, id: str, created: int) -> None:
         forced = (Search(),) if payload.get("server_choice") and not answer.searches else ()
         can_search = payload.get("server_tools") and payload.get("tool_choice") != "none"
@@ -242,7 +240,6 @@ class Response(Completion):
         yield {"type": f"response.{self._status}", "response": self._object(self._status, items)}
 
     def _items(self) -> Iterator[tuple[dict[str, Any], str]]:
-        """The items of the output, each with the text that is streamed of it."""
         answer = self._answer
         for search, item in self._searches:
             yield from self._words(search.reasoning, search.text, [])
@@ -266,7 +263,6 @@ class Response(Completion):
             yield self._item("message", role="assistant", content=[written]), text
 
     def _message(self) -> dict[str, Any]:
-        """The answer as it is in a history."""
         message = super()._message()
         if not self._searches:
             return message

@@ -105,7 +105,6 @@ def _question(message: Json, before: str, is_v4: bool) -> str:
 
 
 def _in_call_order(messages: Sequence[Json]) -> list[Json]:
-    """The history with the results of each turn in the order of its calls."""
     ordered, order = list(messages), dict[str, int]()
     at = 0
     while at < len(ordered):
@@ -127,7 +126,6 @@ def _arguments(arguments: str) -> str:
 
 
 def _text(content: Any, *, sees: bool = True) -> str:
-    """The text of a content; where the model sees no pictures, it reads that there was one."""
     if content is None or isinstance(content, str):
         return content or ""
     others = (_json(part) if sees else "[Unsupported Image]" for part in content)

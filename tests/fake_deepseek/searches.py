@@ -90,5 +90,4 @@ def events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _begun(item: dict[str, Any]) -> dict[str, Any]:
-    """What is known of an item when it is added."""
     return {name: value for name, value in item.items() if name in ("id", "type")}

@@ -106,7 +106,6 @@ class TestOtherApis(FakeCase):
         return {"model": "deepseek-flash", "max_tokens": 99, field: [USER, *items], "tools": tools, **fields}
 
     def both(self, path: str, answer: Answer) -> tuple[Json, list[Json]]:
-        """The whole answer, and the events of the same one."""
         self.fake.answer(answer, answer)
         return self.ask(self.asked(path), path), events(self.send(self.asked(path, stream=True), path).read())
 

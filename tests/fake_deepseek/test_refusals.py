@@ -38,8 +38,6 @@ OFF = {"thinking": {"type": "disabled"}}
 
 
 class FakeCase(unittest.TestCase):
-    """One fake, and one connection to it."""
-
     def setUp(self) -> None:
         self.use()
 

@@ -31,7 +31,6 @@ _SCHEMAS_OR_BOOLEANS = ("additionalProperties", "additionalItems", "unevaluatedP
 
 
 def problems(functions: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Why DeepSeek refuses these functions, and calls of them, in a well-typed body."""
     names = [function["name"] for function in functions]
     calls = [call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()]
     if len(names) > _MOST:

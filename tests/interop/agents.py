@@ -36,8 +36,6 @@ net.Socket.prototype.connect = function (...given) {
 
 @dataclass(frozen=True)
 class Agent:
-    """A row of the table."""
-
     # Its command.
     name: str
     package: str
@@ -263,7 +261,6 @@ class AgentCase(ClientCase):
 
 
 def look(name: str) -> Json:
-    """What a shell is asked for."""
     return {"cmd": f"cat {name}", "command": f"cat {name}", "description": "Look.", "background": False}
 
 

@@ -99,7 +99,6 @@ def _watch(page: Page) -> tuple[list[str], set[str]]:
 
 @functools.cache
 def _chromium() -> tuple[Path, dict[str, str]]:
-    """The browser, and what its environment needs. Raises SkipTest."""
     for name in NAMES:
         if (found := shutil.which(name)) is not None:
             return Path(found), {}

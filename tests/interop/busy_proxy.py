@@ -38,8 +38,6 @@ FIELDS = {"usage": "today", "keys": "named_keys", "sessions": "sessions"}
 
 
 class BusyProxy:
-    """Used as a context."""
-
     # Features that the proxy is without, and fields of /api/stats that are other than usual.
     missing: frozenset[str] = frozenset()
     changes: Mapping[str, Any] = MappingProxyType({})

@@ -74,7 +74,6 @@ class ClientCase(unittest.TestCase):
         self.addCleanup(self.stop_proxy)
 
     def script(self, payload: Json) -> Answer:
-        """A call, then answers."""
         number = len(self.said)
         thought = f"Step {number}.{AWKWARD}```python\nprint('no')\n"
         if number or not payload.get("tools"):

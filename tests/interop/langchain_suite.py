@@ -77,7 +77,6 @@ def proxy_url(fake: FakeDeepSeek) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_refused(fake: FakeDeepSeek) -> Iterator[None]:
-    """Whatever a test asks is a request that DeepSeek accepts."""
     fake.forget()
     yield
     assert [seen.refusal for seen in fake.refused] == []

@@ -12,7 +12,6 @@ Json = dict[str, Any]
 
 
 def create(root: str) -> str:
-    """The root URL of a new session: its base URL without /v1."""
     url: str = json.loads(_call("POST", f"{root}/sessions/create", b'{"name": "interop"}'))["base_url"]
     return url.removesuffix("/v1")
 

@@ -15,8 +15,6 @@ from tests.interop.command_line import AWKWARD, KEY, MODEL
 
 
 class SetUpCase(AgentCase):
-    """With exactly what `setup` wrote, beside settings of its user."""
-
     def test_the_task_and_the_undo(self) -> None:
         self.assert_task()
         self.assertEqual({MODEL}, {payload["model"] for payload in self.fake.accepted})

@@ -73,8 +73,6 @@ class TaskTest(ClaudeCodeCase):
 
 
 class SetUpCase(AgentCase):
-    """With exactly what `setup claude-code` wrote; only the key is in its environment."""
-
     agent = CLAUDE
 
     def configure(self, url: str) -> None:

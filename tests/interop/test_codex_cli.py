@@ -235,8 +235,6 @@ class CodexTest(CodexCase):
 
 
 class SetUpTest(CodexCase):
-    """Codex with exactly what `setup codex` wrote, beside settings of its user."""
-
     THEIRS = '# mine\nmodel = "gpt-6-sol"\n\n[projects."/tmp/other"]\ntrust_level = "trusted"'
 
     def setUp(self) -> None:

@@ -44,12 +44,10 @@ class DashboardCase(BrowserCase, AdminCase):
         return page.get_by_role("table", name=table).locator("tbody tr")
 
     def begin_stream(self, proxy: RunningProxy) -> socket.socket:
-        """A request whose stream stands still after a few events."""
         self.fake.answer(Answer("I think about it for a while.", "Once upon a time", stall_after=4))
         return self.connect(proxy, chat_body("A story, please.", model="deepseek-v4-pro", stream=True))
 
     def talk(self, proxy: RunningProxy) -> None:
-        """A question that is answered by way of two tools: three requests."""
         client = self.client(proxy, tools=WEATHER_TOOLS, run_tool=run_weather_tool)
         location = Answer("Where is that?", calls=(Call(new_id(), "get_location", "{}"),))
         weather = Answer("And there?", calls=(Call(new_id(), "get_weather", '{"city": "Hangzhou"}'),))

@@ -49,14 +49,12 @@ class NginxTest(SocketTestCase):
         return port
 
     def ask(self, key: str) -> int:
-        """The status of a chat with this key."""
         self.fake.answer(HELLO)
         with socket.create_connection(self.address, PATIENCE) as sock:
             sock.sendall(request_bytes(CHAT, key=key))
             return read_reply(sock).status
 
     def served(self, proxy: RunningProxy) -> int:
-        """How many requests a proxy has ended."""
         return len(proxy.server.services().get(RequestLog).ended())
 
     def test_a_stream_passes_as_it_comes(self) -> None:

@@ -64,7 +64,6 @@ Ask = Callable[[list[Json]], list[Json]]
 
 
 def curl(url: str, *options: str, body: Json | None = None) -> str:
-    """What curl prints; it fails the test when the transfer did not end properly."""
     # -q: no .curlrc of whoever runs this; no proxy of theirs either.
     command = ["curl", "-q", "--noproxy", "*", "-sS", "--max-time", "20", *options]
     if body is not None:
@@ -136,7 +135,6 @@ def play(ask: Ask) -> list[ClientAnswer]:
 
 
 def visible(answer: Answer) -> str:
-    """What a client shows of an answer when the thinking folds."""
     return f"<details>\n<summary>Thinking</summary>\n\n{answer.reasoning}\n</details>\n\n{answer.content or ''}"
 
 

@@ -21,8 +21,6 @@ _EVENT = re.compile(r"event: (\S+)\ndata: (.+)\n\n")
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer as it came over the wire."""
-
     method: str
     path: str
     status: int
@@ -61,7 +59,6 @@ def check_names(answer: Answered) -> None:
 
 
 def fit(kind: TypeAdapter[Any], value: Json) -> None:
-    """Raises what of a value is not of this type."""
     try:
         kind.validate_python(value, strict=True)
     except ValidationError as error:

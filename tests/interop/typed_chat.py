@@ -24,7 +24,6 @@ class Recorder(Recording, openai.DefaultHttpxClient):
 
 
 def check(answer: Answered) -> None:
-    """Raises what is wrong with an answer."""
     if answer.is_stream:
         _check_stream(answer)
     elif answer.status >= 400:
@@ -34,7 +33,6 @@ def check(answer: Answered) -> None:
 
 
 def chunks(answer: Answered) -> list[Json]:
-    """The chunks of a stream, without the mark of its end."""
     return [json.loads(data) for data in _DATA.findall(answer.body) if data != "[DONE]"]
 
 

@@ -26,7 +26,6 @@ class Recorder(Recording, anthropic.DefaultHttpxClient):
 
 
 def check(answer: Answered) -> None:
-    """Raises what is wrong with an answer."""
     if answer.is_stream:
         check_names(answer)
         _check_story([event for event in answer.events if event != {"type": "ping"}])

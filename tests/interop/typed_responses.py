@@ -28,7 +28,6 @@ class Recorder(Recording, openai.DefaultHttpxClient):
 
 
 def check(answer: Answered) -> None:
-    """Raises what is wrong with an answer."""
     if answer.is_stream:
         _check_stream(answer)
         return

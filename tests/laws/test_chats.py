@@ -172,7 +172,6 @@ class SocketWorld(World):
         return self.ask(self._fake, chat, said)
 
     def ask(self, fake: FakeDeepSeek, chat: Chat, said: Message, **fields: Any) -> dict[str, Any]:
-        """Have this DeepSeek say it; the request that it got."""
         calls = tuple(Call(call.id, call.name, call.arguments) for call in said.tool_calls)
         fake.answer(Answer(reasoning=said.reasoning, content=str(said.content), calls=calls))
         body = {"messages": chat.messages(), "tools": TOOLS, "stream": self.rng.random() < 0.5, **fields}

@@ -183,7 +183,6 @@ def damaged(rng: random.Random, stream: list[bytes]) -> Iterator[bytes]:
 
 
 def odd(rng: random.Random, event: bytes) -> bytes:
-    """The event with another value of one field, in it or in its item."""
     value = json.loads(event.partition(b"data: ")[2])
     inside = value["item"] if isinstance(value.get("item"), dict) and rng.random() < 0.6 else value
     inside[rng.choice(list(inside))] = rng.choice(ODD)

@@ -31,7 +31,6 @@ OTHER_KINDS = ("file_search", "code_interpreter", "image_generation", "mcp", "we
 
 
 def mix(rng: random.Random, api: str) -> list[dict[str, Any]]:
-    """Tools of all kinds, some of them more than once."""
     makers = (
         lambda name: {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}},
         lambda name: {"type": "function", "name": name, "parameters": {}},
@@ -60,7 +59,6 @@ def fewer(tools: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def read(tools: list[dict[str, Any]], api: str) -> ChatRequest:
-    """The request as it is sent: parsed, tools in order."""
     request = parse({"model": "deepseek-flash", "messages": _HISTORY, "tools": tools}, ProxyConfig(), api=api)
     return sort_tools(request)
 

@@ -168,7 +168,6 @@ class TestSwitches(SocketTestCase):
             self.assertEqual(list(self._play(*case)), with_memory)
 
     def _play(self, seed: int, name: str) -> Iterator[bytes]:
-        """The bodies that DeepSeek gets."""
         rng, proxy = random.Random(seed), self.proxy()
         agent = Agent(name, prompt_names_model=rng.random() < 0.5)
         said: list[Answer] = []

@@ -91,7 +91,6 @@ class Tally:
 
 
 def run(minutes: float, quick: bool = False, out: TextIO | None = None) -> int:
-    """Soak the proxy and print the verdict; 0 if every finding is met or unknown, else 1."""
     out = out or sys.stdout
     scale = QUICK if quick else Scale()
     try:

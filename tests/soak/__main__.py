@@ -9,7 +9,6 @@ from tests import soak
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Load the proxy and look for leaks; the exit code."""
     parser = argparse.ArgumentParser("python -m tests.soak", description="Mixed load, then see what leaked.")
     parser.add_argument("minutes", type=_minutes, metavar="MINUTES", help="how long, such as 10 or 0.5")
     parser.add_argument("--quick", action="store_true", help="fewer clients at once")

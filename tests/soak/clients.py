@@ -231,7 +231,6 @@ def _some(sock: socket.socket, most: int = 65536) -> bytes:
 
 
 def _read_answer(sock: socket.socket, status: int = 200) -> bytes:
-    """One whole answer with this status, head included."""
     data = _some(sock)
     while b"\r\n\r\n" not in data:
         data += _some(sock)
@@ -253,8 +252,6 @@ def _expect(is_so: bool, what: str, got: object) -> None:
 
 
 def serve_deepseek() -> None:
-    """Serve as DeepSeek, in a process of its own, until the soak ends."""
-
     def respond(payload: dict[str, Any]) -> Step:
         # Tests read `seen`; a soak would only fill memory with it.
         fake.seen.clear()

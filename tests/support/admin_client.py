@@ -17,7 +17,6 @@ ADMIN_KEY = "sk-admin-key-of-the-tests"
 
 class AdminCase(SocketTestCase):
     def admin(self, proxy: RunningProxy | None = None, config_path: Path = Path("config.toml")) -> AdminService:
-        """The admin listener of a proxy, at any free port."""
         server = (proxy or self.running).server
         loaded = LoadedConfig(server.config, {each.field: "default" for each in DECLARATIONS})
         service = AdminService(server, loaded, config_path, ADMIN_ROUTES)
@@ -26,7 +25,6 @@ class AdminCase(SocketTestCase):
         return service
 
     def admin_proxy(self, *store: ReasoningStore, **settings: Any) -> RunningProxy:
-        """A proxy whose settings suit an admin listener of a test."""
         return self.proxy(*store, **{"admin_port": 0, "admin_key": ADMIN_KEY, **settings})
 
     def get(

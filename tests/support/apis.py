@@ -35,7 +35,6 @@ class Said(NamedTuple):
 
     @property
     def inputs(self) -> list[tuple[str, Any]]:
-        """The calls by name, without their ids."""
         return [(call.name, json.loads(call.arguments)) for call in self.calls]
 
 
@@ -127,7 +126,6 @@ class Api(ABC):
     def request(
         self, history: str | Sequence[Json] = "q", *, key: str = "sk-test", headers: Sequence[str] = (), **fields: Any
     ) -> bytes:
-        """The bytes of a request with such a body."""
         version = [f"{name}: {value}" for name, value in messages_client.VERSION.items()] if self is MESSAGES else []
         return request_bytes(self.body(history, **fields), path=self.path, key=key, headers=[*version, *headers])
 
@@ -345,7 +343,6 @@ class ApiTestCase(SocketTestCase):
         return self.send(proxy, api, api.request(history, **fields))
 
     def ask(self, proxy: RunningProxy, api: Api, history: str | Sequence[Json] = "q", **fields: Any) -> ApiReply:
-        """The reply to a request that succeeds."""
         reply = self.post(proxy, api, history, **fields)
         self.assertEqual(200, reply.status, reply.body)
         return reply

@@ -7,7 +7,6 @@ from tests.support.systems import ROOT
 
 
 def build_archive(folder: Path, root: Path = ROOT) -> Path:
-    """Run the script of the tree at `root`; the archive is in `folder`."""
     path = folder / "deepseek-cursor-proxy.pyz"
     runpy.run_path(str(root / ".ci" / "build_pyz.py"))["build"](path)
     return path

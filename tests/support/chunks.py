@@ -8,14 +8,12 @@ from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter, CompletionW
 
 
 def written_chunk(delta: Delta, model: str = "m") -> dict[str, Any]:
-    """The chunk that is written for a delta of a stream."""
     event = ChunkWriter(ChatRequest(model, model, (), include_usage=False), 0).write([delta])
     found: dict[str, Any] = json.loads(event.removeprefix(b"data: "))
     return found
 
 
 def written_completion(delta: Delta, model: str = "m") -> dict[str, Any]:
-    """The completion that is written for a whole answer."""
     writer = CompletionWriter(ChatRequest(model, model, ()))
     writer.write([delta])
     found: dict[str, Any] = json.loads(writer.end())

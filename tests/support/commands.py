@@ -61,7 +61,6 @@ class CommandTestCase(unittest.TestCase):
         return [path for path in self.home.rglob("*") if path.is_file()]
 
     def configure(self, text: str) -> Path:
-        """Write the configuration file of the home."""
         path = self.home / ".deepseek-cursor-proxy" / "config.toml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")

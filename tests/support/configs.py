@@ -22,7 +22,6 @@ class ConfigTestCase(unittest.TestCase):
         return LoadedConfig.load(self.file, environment or {}, flags)
 
     def refusal(self, text: str | bytes = "", environment: dict[str, str] | None = None, **flags: Any) -> str:
-        """The one line that says what is wrong."""
         with self.assertRaises(StartupError) as caught:
             self.load(text, environment, **flags)
         message = str(caught.exception)

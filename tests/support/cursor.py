@@ -28,8 +28,6 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says."""
-
     reasoning: str
     content: str | None = None
     calls: tuple[Call, ...] = ()
@@ -58,8 +56,6 @@ class ClientAnswer:
 
 @dataclass(frozen=True)
 class ClientTurn:
-    """Everything between a user's question and the answer to it."""
-
     answers: tuple[ClientAnswer, ...]
 
     @property
@@ -121,7 +117,6 @@ class CursorClient:
         return ClientTurn(tuple(answers))
 
     def post(self, messages: Sequence[Mapping[str, Any]] | None = None) -> ClientAnswer:
-        """Send one request and read its answer; the history stays as it is."""
         body = self.body(self.messages if messages is None else messages)
         self._connection.request("POST", self._path, json.dumps(body).encode(), self._headers)
         response = self._connection.getresponse()
@@ -219,7 +214,6 @@ WEATHER_TOOLS = (_tool("get_location", "Where the user is."), _tool("get_weather
 
 
 def weather_responder(payload: Mapping[str, Any]) -> Answer:
-    """Call for the place, then for its weather, then answer; later questions at once. Every history has its own id."""
     messages = payload["messages"]
     digest = hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).digest()
     # Base64 with two letters for its two signs: DeepSeek's ids end in letters and digits only.

@@ -40,8 +40,6 @@ register_twin(COUNT_UP, _count_up)
 
 
 class EngineCase(unittest.TestCase):
-    """A test with engines that are closed at its end."""
-
     def engine(self, url: str) -> RedisClient:
         self.changes: list[str] = []
         engine = RedisClient(RedisAddress.parse(url), on_change=self.changes.append)

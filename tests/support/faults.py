@@ -46,8 +46,6 @@ class FaultTestCase(SocketTestCase):
         return self.enterContext(RawUpstream(respond, **options))
 
     def scripted_proxy(self, plays: Sequence[ScriptedReply], **settings: Any) -> "tuple[RunningProxy, RawUpstream]":
-        """A proxy whose upstream sends the reply that the last message names by number."""
-
         def respond(request: bytes) -> ScriptedReply:
             payload = json.loads(request.partition(b"\r\n\r\n")[2])
             return plays[int(payload["messages"][-1]["content"])]
@@ -63,7 +61,6 @@ class FaultTestCase(SocketTestCase):
         return reply
 
     def reply_to(self, data: bytes, *, stream: bool = True, then: str = "close", **settings: Any) -> "Reply":
-        """The client's reply when upstream sends these bytes."""
         proxy, _ = self.scripted_proxy([ScriptedReply.of(data, then)], display_reasoning=False, **settings)
         return self.ask(self.connect(proxy), stream=stream)
 
@@ -73,7 +70,6 @@ class Reply(RawReply):
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error of the reply, in its body or its last event."""
         value = self.chunks[-1] if self.status == 200 else self.value
         error = value["error"]
         assert {"message", "type", "param", "code"} <= error.keys(), error

@@ -190,6 +190,5 @@ def _run(request: dict[str, Any]) -> None:
 
 
 def _stream(descriptor: int, errors: str) -> io.TextIOWrapper:
-    """A standard stream as the interpreter makes it; the old one knows whether it could seek in the old file."""
     file = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
     return io.TextIOWrapper(file, "utf-8", errors, line_buffering=descriptor == 2)

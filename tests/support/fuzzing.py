@@ -68,7 +68,6 @@ def mutated(rng: random.Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def pieces(rng: random.Random, data: bytes) -> list[bytes]:
-    """The same bytes in pieces, as a network may deliver them."""
     size = rng.choice((1, 2, 7, 64, 1000))
     cuts, at = [], 0
     while at < len(data):

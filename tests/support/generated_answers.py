@@ -43,7 +43,6 @@ def words(rng: random.Random, most: int) -> str:
 
 
 def answer(rng: random.Random, *, is_orderly: bool = False) -> list[Piece]:
-    """Thinking, text and calls; unless `is_orderly`, more thinking and text anywhere between."""
     pieces = [Piece("reasoning_content", words(rng, 8))] if rng.random() < 0.8 else []
     pieces += [Piece("content", words(rng, 8))] if rng.random() < 0.7 else []
     pieces += [call(rng, number) for number in range(rng.choice((0, 0, 1, 2, 3)))]
@@ -108,7 +107,6 @@ def batches(rng: random.Random, data: bytes) -> Iterator[Batch]:
 
 
 def message(found: Sequence[Batch]) -> Message:
-    """The message that all deltas add up to."""
     reply = Reply()
     for delta in (each for batch in found for each in batch if isinstance(each, Delta)):
         reply.add(delta)

@@ -74,12 +74,10 @@ class SocketTestCase(unittest.TestCase):
 
     @functools.cached_property
     def running(self) -> RunningProxy:
-        """The proxy of a test that needs one, with the default settings."""
         return self.proxy()
 
     @functools.cached_property
     def folder(self) -> Path:
-        """A folder that is gone after the test."""
         return Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def proxy(self, store: ReasoningStore | None = None, /, **settings: Any) -> RunningProxy:
@@ -114,7 +112,6 @@ class SocketTestCase(unittest.TestCase):
         return sock
 
     def round_trip(self, proxy: RunningProxy, data: bytes | dict[str, Any]) -> "RawReply":
-        """The reply to these bytes, or to a chat request with this body, on a connection of its own."""
         with self.connect(proxy, data) as sock:
             return read_reply(sock)
 
@@ -131,14 +128,12 @@ class SocketTestCase(unittest.TestCase):
         headers: Sequence[str] = (),
         **fields: Any,
     ) -> "RawReply":
-        """The reply to a chat request that succeeds."""
         body = {"model": "deepseek-v4-pro", "messages": history, **fields}
         reply = self.round_trip(proxy, request_bytes(body, path=path, key=key, headers=headers))
         self.assertEqual(200, reply.status, reply.body)
         return reply
 
     def sent(self, request: int = -1) -> list[dict[str, Any]]:
-        """The messages of a request that DeepSeek accepted."""
         return list(self.fake.accepted[request]["messages"])
 
     def sent_body(self, request: int = -1) -> dict[str, Any]:
@@ -158,7 +153,6 @@ class SocketTestCase(unittest.TestCase):
 
 
 def chat_body(text: str = "x", **fields: Any) -> dict[str, Any]:
-    """The body of a chat request with one question."""
     return {"messages": [{"role": "user", "content": text}], **fields}
 
 
@@ -179,12 +173,10 @@ def request_bytes(
 
 
 def chat_chunks(body: bytes) -> list[Any]:
-    """The chunks of a streamed chat answer."""
     return [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
 
 
 def chat_text(body: bytes) -> str:
-    """The text of a chat answer, plain or streamed."""
     if not body.startswith(b"data: ") and not body.startswith(b": "):
         return json.loads(body)["choices"][0]["message"]["content"] or ""
     deltas = [choice.get("delta", {}) for chunk in chat_chunks(body) for choice in chunk.get("choices", ())]
@@ -213,8 +205,6 @@ def error(value: dict[str, Any]) -> dict[str, Any]:
 
 
 class RawReply(NamedTuple):
-    """A reply, its headers in lower case."""
-
     status: int
     headers: dict[str, str]
     body: bytes
@@ -246,7 +236,6 @@ class RawReply(NamedTuple):
 
 
 def read_reply(sock: socket.socket) -> RawReply:
-    """One reply from a raw socket."""
     with contextlib.closing(sock.makefile("rb")) as file:
         return read_next_reply(file)
 

@@ -10,7 +10,6 @@ TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"
 
 
 def tool_calls(calls: Iterable[Any]) -> list[dict[str, Any]]:
-    """Calls as a chat message has them."""
     functions = ((each.id, {"name": each.name, "arguments": each.arguments}) for each in calls)
     return [{"id": call_id, "type": "function", "function": function} for call_id, function in functions]
 

@@ -11,7 +11,6 @@ NEXT = b"GET /healthz HTTP/1.1\r\nHost: next\r\n\r\n"
 
 
 def nested(depth: int) -> Any:
-    """Lists in lists, as a value."""
     value: Any = "x"
     for _ in range(depth):
         value = [value]

@@ -27,7 +27,6 @@ _TEXTS = {
 class ClientReply(responses_client.ClientReply):
     @property
     def message(self) -> Json:
-        """The message of a plain reply, or what a stream adds up to."""
         return add_up_events(self.events) if self.is_stream else self.value
 
 
@@ -124,7 +123,6 @@ class MessagesTestCase(SocketTestCase):
         return self.send(proxy, {**fields, **THINKING, **body}, headers={"x-api-key": key})
 
     def complete(self, proxy: RunningProxy, *messages: Json, **body: Any) -> Json:
-        """A message that succeeded, plain or streamed."""
         reply = self.create(proxy, *messages, **body)
         self.assertEqual(200, reply.status, reply.body)
         return reply.message

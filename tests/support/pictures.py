@@ -18,7 +18,6 @@ def data_of(name: str) -> str:
 
 
 def part(name: str) -> Json:
-    """A picture as chat completions have it."""
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data_of(name)}"}}
 
 

@@ -9,7 +9,6 @@ _POLL_SECONDS = 0.002
 
 
 def eventually(condition: Callable[[], object], patience: float = PATIENCE) -> bool:
-    """Whether the condition becomes true in time."""
     deadline, pause = time.monotonic() + patience, threading.Event()
     while not (is_true := condition()) and time.monotonic() < deadline:
         pause.wait(_POLL_SECONDS)

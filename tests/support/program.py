@@ -82,7 +82,6 @@ class Process:
         return self._errors.read_text(encoding="utf-8")
 
     def rest(self) -> str:
-        """What was printed since; to be asked after the end."""
         self._reader.join(PATIENCE)
         return "".join(self._lines.queue)
 

@@ -46,14 +46,11 @@ class Entry:
 
 @dataclass
 class Database:
-    """The keys of one database. Used under the server's lock."""
-
     clock: Callable[[], float] = time.time
     entries: dict[bytes, Entry] = field(default_factory=dict)
     loaded: set[bytes] = field(default_factory=set)
 
     def run(self, words: Sequence[bytes]) -> Any:
-        """The reply; raises CommandError."""
         name = words[0].decode("latin-1").lower()
         command = getattr(self, f"do_{name}", None)
         if command is None:
@@ -66,7 +63,6 @@ class Database:
             raise CommandError(f"ERR wrong number of arguments for '{name}' command") from None
 
     def find(self, key: bytes, kind: type) -> Any:
-        """The value; None if there is none."""
         entry = self.entries.get(key)
         if entry is not None and entry.expires is not None and entry.expires <= self.clock():
             del self.entries[key]

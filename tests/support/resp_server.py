@@ -31,8 +31,6 @@ _KEYLESS = frozenset(
 
 @dataclass
 class Session:
-    """What the server knows of one connection."""
-
     database: int = 0
     is_logged_in: bool = False
     is_asking: bool = False
@@ -75,7 +73,6 @@ class RespServer:
         return f"redis://{f':{self.password}@' if self.password else ''}127.0.0.1:{self.port}/"
 
     def start(self) -> None:
-        """Listen, on the port of before if there was one; the data are still there."""
         self._listener = socket.create_server(("127.0.0.1", self.port), reuse_port=False)
         self.port = self._listener.getsockname()[1]
         self._start_thread(self._accept, self._listener)
@@ -94,7 +91,6 @@ class RespServer:
         self._threads.clear()
 
     def disconnect(self) -> None:
-        """Close every connection and go on listening."""
         with self._lock:
             sockets = [*self._sockets]
         for sock in sockets:
@@ -109,7 +105,6 @@ class RespServer:
         self._running.set()
 
     def advance(self, seconds: float) -> None:
-        """Move the clock by which keys expire."""
         self._offset += seconds
 
     def run(self, *words: bytes) -> Any:
@@ -269,7 +264,6 @@ def _tls_context() -> ssl.SSLContext:
 
 
 def _commands(reader: Any) -> Iterator[tuple[bytes, ...]]:
-    """The commands that a client sends: arrays of bulk strings."""
     while line := reader.readline():
         words = []
         for _ in range(int(line[1:])):

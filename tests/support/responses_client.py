@@ -53,7 +53,6 @@ HOSTED: list[Json] = [{"type": kind, "id": f"h_{kind}", **rest} for kind, rest i
 class ClientReply(RawReply):
     @property
     def response(self) -> Json:
-        """The object of a plain reply, or that of the last event of a stream."""
         return dict(self.events[-1]["response"] if self.is_stream else self.value)
 
 
@@ -68,7 +67,6 @@ _NUMBERS = ("created_at", "frequency_penalty", "presence_penalty", "temperature"
 
 
 def check_object(response: Json) -> None:
-    """The laws of every response object."""
     assert not set(_ALWAYS.split()) - response.keys(), set(_ALWAYS.split()) - response.keys()
     assert all(type(response[name]) in (int, float) for name in _NUMBERS), response
     assert (response["object"], response["service_tier"]) == ("response", "default"), response
@@ -154,7 +152,6 @@ def check_searches(found: Sequence[Json], output: Sequence[Json]) -> None:
 
 
 def texts(item: Json) -> list[str]:
-    """All texts of an item."""
     parts = [part["text"] for name in ("content", "summary") for part in item.get(name) or ()]
     return parts + [item[name] for name in ("arguments", "input") if name in item]
 
@@ -184,14 +181,12 @@ class ResponsesTestCase(SocketTestCase):
         return reply
 
     def create(self, proxy: RunningProxy, input: Any, *, key: str = "sk-test", **body: Any) -> ClientReply:
-        """Create a response; a stream is checked against the laws."""
         reply = self.send(proxy, "POST", PATH, {"input": input, **body}, key)
         if body.get("stream") and reply.status == 200:
             check_stream(reply.events)
         return reply
 
     def complete(self, proxy: RunningProxy, input: Any, **body: Any) -> Json:
-        """A response that succeeded."""
         reply = self.create(proxy, input, **body)
         self.assertEqual(200, reply.status, reply.body)
         self.assertEqual("completed", reply.response["status"], reply.body)

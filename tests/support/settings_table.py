@@ -7,7 +7,6 @@ from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS
 
 
 def settings_table() -> str:
-    """The settings as a Markdown table, with a heading row before each group."""
     rows = ["| flag and key | default | meaning |", "|---|---|---|"]
     for name, settings in groupby(
         DECLARATIONS, lambda declared: "" if isinstance(declared, SettingsTable) else declared.group

@@ -14,12 +14,10 @@ CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messag
 
 
 def failing(status: int, message: str = "no", **fields: Any) -> FakeDeepSeek:
-    """An upstream that answers everything with this status."""
     return FakeDeepSeek(responder=lambda _: Failure(status, message, **fields))
 
 
 def question(path: str, text: str, *, stream: bool = False, **fields: Any) -> bytes:
-    """A request with one question on any of the three APIs."""
     body: dict[str, Any] = {"model": "deepseek-v4-pro", "stream": stream, **fields}
     if path == RESPONSES:
         body["input"] = text
@@ -41,7 +39,6 @@ class UpstreamsTestCase(SocketTestCase):
         self.addCleanup(logging.getLogger("deepseek_cursor_proxy").removeHandler, quiet)
 
     def dead(self) -> FakeDeepSeek:
-        """An upstream at whose address nothing listens."""
         with FakeDeepSeek() as fake:
             return fake
 

@@ -51,13 +51,11 @@ class AccessTest(unittest.TestCase):
         return HttpRequest("POST", CHAT, headers=given, read_body=self.fail, client_ip=client_ip)
 
     def admit_and_accept(self, access: Access, key: str, client_ip: str = "127.0.0.1") -> Caller:
-        """Somebody who is let in and whose key DeepSeek accepts."""
         caller = access.admit(self.request(key, client_ip))
         access.record_accepted(caller)
         return caller
 
     def status(self, access: Access, key: str | None, client_ip: str = "127.0.0.1", **headers: str) -> int:
-        """200 for those who are let in."""
         try:
             access.admit(self.request(key, client_ip, **headers))
         except ProxyError as error:
@@ -73,7 +71,6 @@ class AccessTest(unittest.TestCase):
         return 200
 
     def exhaust(self, access: Access, client_ip: str = "127.0.0.1") -> None:
-        """A stranger tries keys until they have to wait."""
         for number in range(ALLOWED):
             self.assertEqual(401, self.status(access, f"{STRANGER}-{number}", client_ip))
         self.assertEqual(429, self.status(access, STRANGER, client_ip))

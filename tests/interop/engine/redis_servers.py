@@ -89,7 +89,6 @@ class RedisServer:
             return sock.connect_ex(("127.0.0.1", self.port)) == 0
 
     def kill(self) -> None:
-        """kill -9; idempotent."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -104,7 +103,6 @@ class RedisServer:
         self.process.send_signal(signal.SIGCONT)
 
     def run(self, *words: str | bytes, login: tuple[bytes, ...] = ()) -> Reply:
-        """Run a command on a connection of its own."""
         address = RedisAddress("test", (self.node,), login)
         connection = Dialer(address).open(self.node, Deadline.after(5))
         try:
@@ -116,8 +114,6 @@ class RedisServer:
 
 
 class RedisCluster:
-    """Three masters, each with a replica."""
-
     def __init__(self, stack: ExitStack) -> None:
         options = {"cluster-enabled": "yes", "cluster-node-timeout": str(_NODE_TIMEOUT_MS)}
         # A replica that has just come up would otherwise wait before it may take over.

@@ -39,8 +39,6 @@ BACK, GONE, WRITTEN, COMPLETED = "is available again", "is not available", "has 
 
 
 class Proxy:
-    """A proxy with a home of its own."""
-
     def __init__(self, stack: ExitStack, upstream: str, *flags: str) -> None:
         self._stack = stack
         self._home = Path(stack.enter_context(TemporaryDirectory(prefix="proxy-")))

@@ -28,7 +28,6 @@ class TestOverSockets(SocketTestCase):
         self.post(proxy, history, **more)
 
     def post(self, proxy: RunningProxy, history: list[Json], key: str = KEY, **more: Any) -> str:
-        """What DeepSeek sees of this history."""
         self.chat(proxy, *history, key=key, **{"tools": TOOLS, **more})
         return json.dumps(self.fake.accepted[-1])
 

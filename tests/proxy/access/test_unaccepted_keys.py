@@ -55,7 +55,6 @@ class UnacceptedKeysCase(AdminCase):
         return uuid
 
     def tables(self) -> dict[str, list[Any]]:
-        """The rows of every table in every file."""
         services = self.running.server.services()
         services.reasoning_store.flush()
         services.get(Usage).ledger.flush()

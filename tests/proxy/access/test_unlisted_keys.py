@@ -279,8 +279,6 @@ class RouteTestCase(AccessTestCase):
 
 
 class TestPassthrough(RouteTestCase):
-    """Routes past DeepSeek spend a key of the owner's."""
-
     def passed(self, proxy: RunningProxy, key: str) -> tuple[int, str]:
         self.other.answer(Failure(418, body=b"{}"))
         reply = self.ask(proxy, key, {**BODY, "model": "gpt-9"})

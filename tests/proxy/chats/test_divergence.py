@@ -112,7 +112,6 @@ NAMES = ("grep", "edit", "shell", "read")
 
 class TestToolOrder(SocketTestCase):
     def ask(self, client: CursorClient, text: str, *given: str) -> tuple[list[str], int]:
-        """Ask with these tools in this order; as DeepSeek saw them, and the tokens it had to read anew."""
         client.tools = tools(*given)
         usage = client.ask(text).final.usage
         assert usage is not None
@@ -139,7 +138,6 @@ ANSWERS = (Answer("I look.", "Looking.", (CALL,)), Answer("Fine.", "Done."))
 
 class TestChats(SocketTestCase):
     def chat(self, text: str = "question", **details: Any) -> CursorClient:
-        """A chat with a tool loop, whose next request has no tools."""
         self.fake.forget()
         client = self.client(self.running, tools=[*TOOLS, tool("grep")], **details)
         self.fake.answer(*ANSWERS)
@@ -148,7 +146,6 @@ class TestChats(SocketTestCase):
         return client
 
     def ask(self, client: CursorClient) -> dict[str, Any]:
-        """The last request that DeepSeek gets."""
         client.ask("Summarise.")
         self.assertEqual([], self.fake.refused)
         return self.fake.accepted[-1]

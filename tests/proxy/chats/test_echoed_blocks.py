@@ -19,7 +19,6 @@ class EchoTestCase(SocketTestCase):
         return self.chat(proxy, {"role": "user", "content": "q"}, *messages, tools=TOOLS, stream=stream).text
 
     def echo(self, proxy: RunningProxy, content: Any, *behind: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        """What DeepSeek gets for an answer that a client sends back like this."""
         answer = {"role": "assistant", "content": content, **fields}
         self.ask(proxy, answer, *(behind or ({"role": "user", "content": "go on"},)))
         return self.sent()[1]
@@ -88,7 +87,6 @@ ID = "call_00_abcdefghijklmnopqrstuvwx"
 
 class TestDisplay(SocketTestCase):
     def told(self, proxy: RunningProxy, headers: tuple[str, ...], **body: Any) -> tuple[str, str]:
-        """The text and the reasoning that a client is told, streamed."""
         history = body.pop("messages", [user("hi")])
         reply = self.chat(proxy, *history, headers=headers, stream=True, **body)
         deltas = [chunk["choices"][0]["delta"] for chunk in reply.chunks]

@@ -41,7 +41,6 @@ class ScenarioTestCase(SocketTestCase):
         return answer
 
     def loop(self, **details: Any) -> CursorClient:
-        """A question, two tool calls, an answer: three turns."""
         return self.chat(
             Answer(reasoning="First.", content="Let me look.", calls=(call(ONE, "a.py"),)),
             Answer(reasoning="Second.", calls=(call(TWO, "b.py"),)),

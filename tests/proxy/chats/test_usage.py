@@ -18,7 +18,6 @@ def chunk(delta: dict[str, Any] | None, finish: str | None = None, **more: Any) 
 
 
 def played(*chunks: dict[str, Any]) -> Raw:
-    """Upstream's answer with exactly these chunks."""
     events = [f"data: {json.dumps(each)}\n\n" for each in chunks]
     return Raw(EVENT_STREAM + "".join([*events, "data: [DONE]\n\n"]).encode())
 
@@ -46,7 +45,6 @@ UPSTREAM = {
 
 class TestUsage(SocketTestCase):
     def chunks(self, proxy: RunningProxy, body: dict[str, Any]) -> list[Any]:
-        """The events of a stream, of which [DONE] is the last."""
         reply = self.round_trip(proxy, body)
         self.assertEqual((200, True), (reply.status, reply.body.endswith(b"data: [DONE]\n\n")))
         return reply.chunks

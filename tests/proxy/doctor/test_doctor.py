@@ -54,7 +54,6 @@ class Outcome(NamedTuple):
         return found
 
     def checks(self) -> dict[str, dict[str, str]]:
-        """By name; the first of several findings with one name."""
         return {each["name"]: each for each in reversed(self.all_checks())}
 
 

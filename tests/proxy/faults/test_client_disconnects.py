@@ -176,7 +176,6 @@ class TestReasoningSoFar(DisconnectTestCase):
 
 
 def deltas(seen: bytes) -> Iterator[dict[str, Any]]:
-    """The deltas in the bytes of a stream that may have been cut anywhere."""
     for line in re.findall(rb"^data: (\{.*\})\r?$", seen, re.MULTILINE):
         for choice in json.loads(line)["choices"]:
             yield choice["delta"]

@@ -96,7 +96,6 @@ class FaultTestCase(unittest.TestCase):
             return int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
 
     def fill(self, count: int = 60) -> bytes:
-        """The bytes of a healthy store with some pages of each kind."""
         with contextlib.closing(ReasoningStore(self.path)) as store:
             # The tables of features, too.
             composition.build(ProxyConfig(), store).close()
@@ -171,7 +170,6 @@ class TestUnusableFiles(FaultTestCase):
 class TestLocks(FaultTestCase):
     @contextlib.contextmanager
     def locked(self, statement: str = "BEGIN EXCLUSIVE") -> Iterator[None]:
-        """A process of its own holds the file."""
         code = (
             "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
             "c.execute('PRAGMA locking_mode=EXCLUSIVE') if sys.argv[2] == 'for itself' else None; "

@@ -38,8 +38,6 @@ CHATS: tuple[tuple[str, dict[str, Any], bytes], ...] = (
 
 
 class Program(NamedTuple):
-    """A run of the command line, and the port it listens on."""
-
     process: subprocess.Popen[bytes]
     port: int
 
@@ -75,7 +73,6 @@ class BlockedLogTestCase(ServeTest):
                 return program
 
     def full_pipe(self) -> int:
-        """The writing end of a full pipe whose reader does not read."""
         reading, writing = os.pipe()
         self.addCleanup(os.close, reading)
         self.addCleanup(os.close, writing)
@@ -87,7 +84,6 @@ class BlockedLogTestCase(ServeTest):
         return writing
 
     def stopped_terminal(self) -> int:
-        """A terminal after Ctrl-S."""
         import termios
 
         ours, theirs = os.openpty()

@@ -150,7 +150,6 @@ class TestCommandStreams(unittest.TestCase):
 
 
 def _cases() -> Iterator[tuple[str, str]]:
-    """Every command under every condition; in a sample every third one under one."""
     for row, line in enumerate(LINES):
         for column, condition in enumerate(CONDITIONS):
             is_sample = (row + column) % len(CONDITIONS) == 0 and (row % 3 == 0 or line.startswith("serve"))

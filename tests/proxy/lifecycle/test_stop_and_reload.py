@@ -41,7 +41,6 @@ class RunningTest(ServeTest):
     may_fork = True
 
     def connect(self, welcome: str) -> http.client.HTTPConnection:
-        """A kept-alive connection that has been served before."""
         connection = http.client.HTTPConnection(*address(welcome), timeout=PATIENCE)
         self.addCleanup(connection.close)
         connection.request("GET", "/healthz")
@@ -49,7 +48,6 @@ class RunningTest(ServeTest):
         return connection
 
     def stream(self, welcome: str) -> http.client.HTTPResponse:
-        """A streamed answer whose first event has arrived."""
         connection = self.connect(welcome)
         body = json.dumps({**CHAT, "stream": True})
         connection.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer sk-test"})
@@ -64,7 +62,6 @@ class RunningTest(ServeTest):
         return fake
 
     def pausing_fake(self, content: str) -> FakeDeepSeek:
-        """A DeepSeek that pauses in the middle of its thinking."""
         return self.fake(Answer(reasoning="One moment.", content=content, piece=4, stall_after=3))
 
 

@@ -56,7 +56,6 @@ def new_connections() -> Connections:
 
 class TestConnections(unittest.TestCase):
     def open(self, *failures: int, on_accept: Callable[[socket.socket, Any], None] | None = None) -> Listener:
-        """Accept clients; the listener."""
         self.most = 100
         listener = listen(*failures)
         self.addCleanup(listener.close)

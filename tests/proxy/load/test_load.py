@@ -36,7 +36,6 @@ def setUpModule() -> None:
 
 class LoadTestCase(SocketTestCase):
     def crowd(self, proxy: RunningProxy, count: int) -> list[socket.socket]:
-        """That many clients, all of which begin to connect before one of them is waited for."""
         socks = [socket.socket() for _ in range(count)]
         for sock in socks:
             self.addCleanup(sock.close)

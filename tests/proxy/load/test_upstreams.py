@@ -45,7 +45,6 @@ class TestUpstreamThatDies(UpstreamsTestCase):
         revived: list[FakeDeepSeek] = []
 
         def chat(number: int) -> list[str]:
-            """A chat of several turns, each with the whole history; its answers."""
             history: list[dict[str, Any]] = []
             for turn in range(turns):
                 history.append({"role": "user", "content": f"question {number}.{turn}"})
@@ -78,7 +77,6 @@ class TestUpstreamThatDies(UpstreamsTestCase):
         self.assertEqual(before + 1, len(revived[0].accepted))
 
     def revive(self, dead: FakeDeepSeek) -> FakeDeepSeek:
-        """The same upstream, started again at the same address."""
         again = FakeDeepSeek(responder=own_words, port=int(dead.url.rpartition(":")[2]))
         return self.enterContext(again)
 

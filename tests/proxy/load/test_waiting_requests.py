@@ -23,7 +23,6 @@ class TestWaitingRequests(hostile.HostileTestCase):
     count = width(10, 200)
 
     def upstream(self, respond: Callable[[], Step]) -> None:
-        """A DeepSeek whose answers can be held back until `release`."""
         self.fake = self.enterContext(FakeDeepSeek(responder=lambda _: respond()))
         self.addCleanup(self.fake.release.set)
 
@@ -87,7 +86,6 @@ class TestWaitingRequests(hostile.HostileTestCase):
             self.assert_answered(socks)
 
     def unopened(self) -> str:
-        """The URL of a server that accepts connections and never shakes hands."""
         listener = self.enterContext(socket.create_server(("127.0.0.1", 0), backlog=self.count))
         return f"https://127.0.0.1:{listener.getsockname()[1]}"
 

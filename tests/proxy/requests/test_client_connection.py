@@ -28,7 +28,6 @@ def get(path: str = "/", *fields: str) -> bytes:
 
 class ConnectionTest(unittest.TestCase):
     def connect(self, app: App, kind: type[ClientConnection] = ClientConnection, **settings: float) -> ClientConnection:
-        """A connection of `self.client`."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.client = self.enterContext(socket.create_connection(listener.getsockname(), PATIENCE))
             ours = self.enterContext(listener.accept()[0])
@@ -37,8 +36,6 @@ class ConnectionTest(unittest.TestCase):
 
 class TestClientConnection(ConnectionTest):
     def serve(self, app: App, data: bytes, **settings: float) -> threading.Thread:
-        """The thread of a connection whose client has sent this."""
-
         def run() -> None:
             with contextlib.closing(connection):
                 connection.serve()
@@ -128,7 +125,6 @@ class TestStreams(ConnectionTest):
     def open(
         self, body: Body, request: bytes = REQUEST, kind: type[ClientConnection] = Recorded, **settings: float
     ) -> ClientConnection:
-        """A connection whose request has arrived."""
         connection = self.connect(lambda _: HttpReply(200, body), kind, **settings)
         self.client.sendall(request)
         return connection

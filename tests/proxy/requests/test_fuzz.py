@@ -55,7 +55,6 @@ class TestSockets(FuzzTestCase):
             return read_to_the_end(sock)
 
     def replies(self, raw: bytes, name: str) -> Iterable[int]:
-        """The statuses of a series of whole replies."""
         while raw:
             start, _, rest = raw.partition(b"\r\n\r\n")
             head = heads.parse_response_head(start)

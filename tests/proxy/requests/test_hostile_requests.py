@@ -26,7 +26,6 @@ from tests.support.hostile_requests import (
 
 class HostileRequestTestCase(SocketTestCase):
     def received(self, proxy: RunningProxy, data: bytes) -> bytes:
-        """All that comes back until the proxy ends the connection."""
         with self.connect(proxy, data) as sock:
             return read_to_the_end(sock)
 

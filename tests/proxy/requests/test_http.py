@@ -312,8 +312,6 @@ class TestApp(AppTestCase):
 
 
 class TestPaths(AppTestCase):
-    """What a base URL that is slightly wrong leads to."""
-
     def test_a_repeated_v1_in_a_path_counts_once_on_all_apis(self) -> None:
         bodies = {
             "chat/completions": PLAIN_BODY, "responses": {"input": "hi"}, "responses/input_tokens": {"input": "hi"},

@@ -27,7 +27,6 @@ PNG = "data:image/png;base64,iVBORw0KGgo" + "A" * 15989
 
 class ShapesTestCase(SocketTestCase):
     def post(self, proxy: RunningProxy, **body: Any) -> tuple[int, Any]:
-        """One request that is not streamed."""
         reply = self.round_trip(proxy, body)
         return reply.status, reply.value
 

@@ -23,8 +23,6 @@ Act = Callable[["TestTerminalEvents", RunningProxy], object]
 
 
 def send(body: Any, *, path: str = "/v1/chat/completions", key: str = "sk-test", method: str = "POST") -> Act:
-    """Send a request and read its reply to the end."""
-
     def act(test: "TestTerminalEvents", proxy: RunningProxy) -> object:
         return test.round_trip(proxy, request_bytes(body, method=method, path=path, key=key))
 
@@ -36,8 +34,6 @@ def send_response(**fields: Any) -> Act:
 
 
 def leave(body: Any, *, path: str = "/v1/chat/completions") -> Act:
-    """Send a request, and leave when DeepSeek stalls."""
-
     def act(test: "TestTerminalEvents", proxy: RunningProxy) -> None:
         with test.connect(proxy, request_bytes(body, path=path)):
             test.fake.stalls.get(timeout=PATIENCE)

@@ -37,7 +37,6 @@ def answering(_: bytes) -> ScriptedReply:
 
 
 def closed_address() -> tuple[str, int]:
-    """An address on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()
 
@@ -69,7 +68,6 @@ class ConnectingTestCase(SocketTestCase):
         return caught.exception.message
 
     def leaving(self, moment: Callable[[], object]) -> Peer:
-        """A client that leaves at that moment."""
         ours, theirs = map(self.enterContext, socket.socketpair())
 
         def leave() -> None:

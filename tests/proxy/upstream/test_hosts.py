@@ -23,7 +23,6 @@ CONSOLE = "deepseek_cursor_proxy.observers.console"
 
 class HostTestCase(ApiTestCase):
     def at(self, host: str, store: ReasoningStore | None = None, **settings: Any) -> RunningProxy:
-        """A proxy in front of a fake of this host, which becomes `fake`."""
         self.fake = self.enterContext(FakeDeepSeek(host=host))
         settings = {"upstream_host": host, "upstream_model": "deepseek-ai/DeepSeek-V4-Pro", **settings}
         return self.proxy(store, **settings)

@@ -31,7 +31,6 @@ class PoolTestCase(unittest.TestCase):
         return taken
 
     def kept(self) -> Connection:
-        """A connection that was given back."""
         taken = self.take()
         self.pool.give_back(taken)
         return taken

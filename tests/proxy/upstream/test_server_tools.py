@@ -21,7 +21,6 @@ FORCED: dict[Api, Json] = {**SEARCHES, MESSAGES: {"type": "tool", "name": "web_s
 
 class SearchTestCase(ApiTestCase):
     def search(self, proxy: RunningProxy, api: Api, *texts: str, **fields: Any) -> ApiReply:
-        """The reply to questions and answers in turn, with the search among the tools."""
         roles = (api.user, lambda text: api.turn(text)[0])
         history = [roles[at % 2](text) for at, text in enumerate(texts or ("q",))]
         return self.post(proxy, api, history, **{"model": "deepseek-flash", "tools": [SEARCHES[api]], **fields})

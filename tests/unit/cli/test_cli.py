@@ -100,7 +100,6 @@ class CliTest(CommandTestCase):
         self.store = self.directory / "reasoning_content.sqlite3"
 
     def show(self, *arguments: str) -> dict[str, tuple[str, str]]:
-        """What `config show` says: key, value, origin."""
         rows = {}
         for line in self.output_of("config", "show", *arguments).splitlines():
             assignment, _, origin = line.rpartition(" # ")

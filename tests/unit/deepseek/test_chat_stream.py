@@ -238,7 +238,6 @@ class TestStreamReader(unittest.TestCase):
 
 
 def joined(*choices: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """The completion that chunks with these choices become."""
     chunks = [{"id": "1", "object": "chat.completion.chunk", **fields, "choices": [each]} for each in choices]
     chunks.append({"id": "1", "choices": [], "usage": {"total_tokens": 3}})
     data = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in chunks)

@@ -28,7 +28,6 @@ def config(**settings: Any) -> ProxyConfig:
 
 class TestResolve(unittest.TestCase):
     def assert_resolved(self, table: dict[ModelChoice, str], **settings: Any) -> None:
-        """Each choice is what the names, divided by bars, resolve to."""
         for expected, names in table.items():
             for name in names.split("|"):
                 self.assertEqual(expected, resolve(name, config(**settings)), name)

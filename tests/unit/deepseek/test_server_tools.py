@@ -92,7 +92,6 @@ TEXT = {"type": "text", "text": "It is sunny."}
 
 
 def parse(fields: dict[str, Any]) -> Message:
-    """A message as the chat reader makes it."""
     content = fields.get("content")
     text = server_tools.text_of(content) if isinstance(content, list) else content or ""
     return Message("assistant", text, server_items=server_tools.read_fields(fields))

@@ -63,8 +63,6 @@ class FakeResponse:
 
 
 class FakeUpstream:
-    """Answers each call with the next of its scripted responses or errors."""
-
     def __init__(self, *answers: FakeResponse | Exception) -> None:
         self._answers = list(answers)
         self.payloads: list[dict[str, Any]] = []

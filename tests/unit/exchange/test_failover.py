@@ -181,8 +181,6 @@ def wait(retries: Retries, error: ProxyError) -> bool:
 
 
 class Time:
-    """A clock that only pauses move."""
-
     def __init__(self) -> None:
         self.now = 1000.0
         self.pauses: list[float] = []

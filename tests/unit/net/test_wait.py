@@ -65,7 +65,6 @@ def socket_pair(test: unittest.TestCase) -> tuple[socket.socket, socket.socket]:
 
 @contextmanager
 def soon(call: Callable[[], object]) -> Iterator[None]:
-    """It happens while the block waits."""
     timer = threading.Timer(0.02, call)
     timer.start()
     try:
@@ -87,7 +86,6 @@ class TestWaiting(unittest.TestCase):
         return socket_pair(self)
 
     def client(self) -> tuple[Client, socket.socket]:
-        """A client, and its end of the connection."""
         ours, theirs = self.pair()
         return Client(ours), theirs
 

@@ -210,8 +210,6 @@ class TestAssistantBlocks(unittest.TestCase):
 
 
 class TestServerBlocks(unittest.TestCase):
-    """Turns with blocks of tools that DeepSeek ran itself."""
-
     def items(self, *blocks: Any) -> list[Any]:
         self.assertTrue(has_server_blocks(list(blocks)))
         return unpack_items(Message("assistant", server_items=self.read(*blocks).server_items), "messages")

@@ -29,8 +29,6 @@ def block(reasoning: str) -> str:
 
 
 class Memory:
-    """A store in a dict."""
-
     def __init__(self, found: dict[bytes, Sequence[str]] | None = None) -> None:
         self.found = {} if found is None else found
         self.chats = new_chat()

@@ -27,7 +27,6 @@ TEXT = {"type": "text", "length": 5}
 
 
 def answer(*pieces: str | dict[str, Any]) -> Message:
-    """The message of a reply; a word in capitals is text."""
     reply = Reply()
     for key, piece in enumerate(pieces):
         if isinstance(piece, dict):

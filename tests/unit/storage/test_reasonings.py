@@ -21,7 +21,6 @@ def key(number: int) -> bytes:
 
 
 def turn(text: str, *numbers: int, **more: Any) -> dict[str, Any]:
-    """The arguments of `record` for one turn."""
     return {"entries": [([key(number) for number in numbers], text)], **more}
 
 

@@ -11,7 +11,6 @@ class TestBreaker(unittest.TestCase):
         self.chats = 0
 
     def fail_chat(self, *, is_sure: bool = False) -> bool:
-        """A call of another chat fails."""
         self.chats += 1
         return self.breaker.record_failure(b"%d" % self.chats, is_sure=is_sure)
 

@@ -121,7 +121,6 @@ class TestUpstreamResponse(unittest.TestCase):
             self.respond(head=page).raise_unless_stream()
 
     def close(self, found: UpstreamResponse, *, was_complete: bool = False) -> tuple[bool, bool]:
-        """Whether its connection went back to the pool, and whether it is open."""
         found.slot = mock.Mock()
         found.close(was_complete=was_complete)
         found.close()

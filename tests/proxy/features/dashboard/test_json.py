@@ -206,7 +206,6 @@ class LedgerTest(AdminCase):
         return proxy, self.admin(proxy)
 
     def ids(self, admin: AdminService, query: str = "") -> list[int]:
-        """The ids of all pages of three."""
         found: list[int] = []
         before = ""
         while True:

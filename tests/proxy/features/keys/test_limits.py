@@ -34,8 +34,6 @@ PASSED = "deepseek-flash"
 
 
 class Way(NamedTuple):
-    """A way to request a generation."""
-
     name: str
     api: Api
     fields: Mapping[str, Any] = MappingProxyType({})
@@ -59,7 +57,6 @@ class LimitsTestCase(ApiTestCase):
         self.other, self.to_other = self.route()
 
     def limited(self, store: ReasoningStore | None = None, /, **settings: Any) -> RunningProxy:
-        """A proxy whose clock of limits stands still."""
         known = {"prices": PRICES, "passthrough": {PASSED: self.to_other}}
         proxy = self.proxy(store, **{**known, **settings})
         limiter = proxy.server.services().get(Keys).limiter

@@ -24,12 +24,10 @@ class NamedKeysTest(AdminCase):
         self.enterContext(mock.patch.dict(os.environ, {"DEEPSEEK_API_KEY": "sk-held-by-the-proxy"}))
 
     def begin(self, proxy: RunningProxy, key: str) -> None:
-        """A turn that calls a tool."""
         self.fake.answer(Answer(reasoning=THOUGHT, calls=(CALL,)))
         self.chat(proxy, QUESTION, key=key, tools=TOOLS)
 
     def go_on(self, proxy: RunningProxy, key: str) -> str | None:
-        """The reasoning that DeepSeek gets when the turn goes on."""
         said = {"role": "assistant", "content": "", "tool_calls": tool_calls([CALL])}
         self.fake.answer(Answer(content="done"))
         self.chat(

@@ -175,7 +175,6 @@ class TestSystem(HistoryTestCase):
 
 class TestResults(HistoryTestCase):
     def results(self, *blocks: Any, model: str = "deepseek-v4-pro") -> list[Json]:
-        """What DeepSeek sees behind two calls when these blocks answer them."""
         proxy = self.proxy()
         message = self.called(proxy, model=model)
         self.complete(proxy, user("q"), assistant(message), user(*blocks), tools=TOOLS, model=model)

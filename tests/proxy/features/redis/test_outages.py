@@ -134,7 +134,6 @@ class TestOutages(OutageCase):
             wait_until(lambda: len(self.server._sockets) == 2)
 
     def open_connections(self, count: int) -> None:
-        """Have so many calls under way at once."""
         self.server.pause()
         calls = [in_background(self, self.get) for _ in range(count)]
         wait_until(lambda: self.server.accepted == count)
@@ -239,7 +238,6 @@ class TestOutages(OutageCase):
 
 class TestDeadlines(OutageCase):
     def deadlines(self, reply_seconds: float, seconds: float = 0.0) -> tuple[float, float]:
-        """The time that a call has to connect, and that its reply may take."""
         here, allowed = threading.current_thread(), list[float]()
 
         def settimeout(sock: socket.socket, seconds: float | None) -> None:

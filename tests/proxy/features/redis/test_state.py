@@ -218,13 +218,11 @@ def short_deadlines(instance: Instance) -> Iterator[None]:
 
 
 def waiting(path: Path) -> int:
-    """How many writes the file has for the engine."""
     with closing(sqlite3.connect(path)) as connection:
         return int(connection.execute("SELECT count(*) FROM backlog").fetchone()[0])
 
 
 def refused(engine: RespServer, text: str) -> Any:
-    """Have the stand-in refuse all scripts."""
     error = mock.Mock(side_effect=CommandError(text))
     return mock.patch.multiple(type(engine), _do_evalsha=error, _do_eval=error, create=True)
 

@@ -30,7 +30,6 @@ class TestCluster(ClusterCase):
         return [b"key-%d" % number for number in range(count)]
 
     def move(self, source: RespServer, target: RespServer) -> None:
-        """Give all slots and data of a node to another one."""
         for key in source.run(b"SCAN", b"0")[1]:
             target.run(b"SET", key, source.run(b"GET", key))
         self.cluster.owners = [target if owner is source else owner for owner in self.cluster.owners]

@@ -25,7 +25,6 @@ ANSWER = Answer(reasoning="A thought " * 4, content="The answer.", calls=(CALL,)
 
 class CacheTestCase(ApiTestCase):
     def ask(self, proxy: RunningProxy, api: Api, history: Any = "q", **fields: Any) -> ApiReply:
-        """The reply to a request that asks for the cache; it succeeded."""
         return super().ask(proxy, api, history, **{"cache": True, **fields})
 
     def states(self, *replies: ApiReply) -> list[str | None]:

@@ -26,7 +26,6 @@ class BackgroundTestCase(ResponsesTestCase):
         return reply.value
 
     def stalled(self, proxy: RunningProxy) -> Json:
-        """A response in the middle of its answer."""
         self.fake.answer(STALLED)
         queued = self.queued(proxy)
         self.fake.stalls.get(timeout=PATIENCE)

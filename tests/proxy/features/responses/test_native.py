@@ -28,7 +28,6 @@ def user(text: str) -> dict[str, Any]:
 @needs("web_search")
 class NativeCase(ResponsesTestCase):
     def ask(self, proxy: RunningProxy, asked: Any, **fields: Any) -> dict[str, Any]:
-        """The response object to an input, whichever way it comes."""
         reply = self.create(proxy, asked, **{"model": "deepseek-v4-pro", "tools": TOOLS, "stream": False, **fields})
         self.assertEqual(200, reply.status, reply.body)
         return reply.response

@@ -60,7 +60,6 @@ class TestSharedResponses(EngineTestCase):
             self.assertIsNone(each.get(CALLERS[0], "resp_1"))
 
     def fields(self, id: str) -> tuple[bytes, dict[bytes, bytes]]:
-        """The key of a response of the first caller, and what is there."""
         key = prefix(CALLERS[0]) + b"s" + id.encode()
         flat = self.engine.run(b"HGETALL", key)
         return key, dict(flat if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True))

@@ -90,7 +90,6 @@ class TestResponses(ResponsesTestCase):
 
 class TestChains(ResponsesTestCase):
     def chain(self, proxy: RunningProxy, stream: bool) -> list[dict[str, Any]]:
-        """A tool loop and a question after it."""
         self.fake.answer(CALLING, DONE, Answer(reasoning="Third.", content="Bye."))
         found = [self.complete(proxy, "q", tools=TOOLS, stream=stream)]
         for asked in (RESULTS, "and now?"):
@@ -375,7 +374,6 @@ ENDS = ("completed", "cancelled")
 
 
 def at_once(*deeds: Callable[[], Any]) -> None:
-    """All of them from the same moment on, and until the last one is done."""
     start = threading.Barrier(len(deeds))
 
     def run(deed: Callable[[], Any]) -> None:

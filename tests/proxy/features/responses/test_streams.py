@@ -193,7 +193,6 @@ class TestLogprobs(ResponsesTestCase):
     )
 
     def answered(self, *, stream: bool) -> Raw:
-        """An answer whose every token comes with its probability."""
         name = "delta" if stream else "message"
         pieces = [("R", self.FOUND[:1]), ("雨", self.FOUND[1:])] if stream else [("R雨", self.FOUND)]
         choices = [{name: {"content": text}, "logprobs": {"content": each}} for text, each in pieces]

@@ -17,7 +17,6 @@ class TestKilledLedger(UpstreamServeTest):
             self.send("POST", "/v1/chat/completions", chat_body())
 
     def counts(self) -> tuple[int, int]:
-        """The requests that have a row, and those in the sums of days."""
         with open_read_only(self.store) as connection:
             rows = connection.execute("SELECT count(*) FROM usage").fetchone()[0]
             return rows, connection.execute("SELECT total(requests) FROM usage_days").fetchone()[0]

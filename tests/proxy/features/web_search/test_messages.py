@@ -48,7 +48,6 @@ def without_thinking(message: Json) -> Json:
 @needs("messages")
 class SearchTestCase(MessagesTestCase):
     def bodies(self) -> list[Json]:
-        """What DeepSeek got, in its own fields."""
         return [json.loads(seen.body) for seen in self.fake.seen]
 
     def paths(self) -> list[str]:

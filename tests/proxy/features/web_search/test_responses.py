@@ -54,7 +54,6 @@ def as_codex(items: list[Json]) -> list[Json]:
 
 class SearchCase(ResponsesTestCase):
     def sent_items(self) -> list[list[str]]:
-        """The items of every request, each as it was sent."""
         return [[json.dumps(item) for item in self.sent_body(at)["input"]] for at in range(len(self.fake.seen))]
 
     def assert_prefixes_stay(self) -> None:
@@ -73,8 +72,6 @@ class SearchCase(ResponsesTestCase):
 
 
 class TestThreeTurns(SearchCase):
-    """A chat of three turns, in every way that clients continue it."""
-
     def chat(self, echo: Any, **fields: Any) -> list[Json]:
         proxy, history = self.running, [question("Rain?")]
         found = []

@@ -44,7 +44,6 @@ class TomlTest(unittest.TestCase):
 
 class YamlTest(unittest.TestCase):
     def assert_lines(self, expected: str, text: str) -> None:
-        """The same but for the mark."""
         self.assertEqual(expected, "".join(line for line in text.splitlines(True) if "the next" not in line))
 
     def test_keys_are_added_and_those_that_were_set_become_comments(self) -> None:

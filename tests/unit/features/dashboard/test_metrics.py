@@ -23,7 +23,6 @@ class StatisticsTest(unittest.TestCase):
         self.statistics.add(each)
 
     def counted(self, metric: Metric) -> list[str]:
-        """The lines that are not 0."""
         return [line for line in self.lines(metric) if not line.endswith(" 0")]
 
     def lines(self, metric: Metric) -> list[str]:

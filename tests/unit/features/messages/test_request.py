@@ -39,7 +39,6 @@ def read(*messages: Any, **body: Any) -> tuple[Message, ...]:
 
 
 def blocks_of(turn: Any) -> list[Json]:
-    """The blocks that the writer makes of an answer."""
     writing = MessageWriter(MessageHead("msg_1"), parse(thinking={"type": "adaptive"}), SEALER)
     for batch in turn:
         writing.write(batch)

@@ -30,7 +30,6 @@ def writer(request: ChatRequest = REQUEST, **options: Any) -> MessageWriter:
 
 
 def written(writing: MessageWriter, batch: Any) -> list[Json]:
-    """All events of an answer."""
     return events(writing.begin() + writing.write(batch) + writing.end())
 
 
@@ -154,8 +153,6 @@ class TestThinkingBlocks(unittest.TestCase):
 
 
 class TestServerBlocks(unittest.TestCase):
-    """Blocks of tools that DeepSeek runs itself."""
-
     @staticmethod
     def piece(key: int, item: Json, step: str = "completed") -> Delta:
         return Delta(server=ServerDelta((ServerPiece(key, item, step),)))

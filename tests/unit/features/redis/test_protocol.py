@@ -28,8 +28,6 @@ class NoMore(Exception):
 
 
 class Server:
-    """Sends these pieces."""
-
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = iter(pieces)
         self.reader = ReplyReader(self._receive)

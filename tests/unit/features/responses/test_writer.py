@@ -24,7 +24,6 @@ def types(found: list[Json]) -> list[str]:
 
 
 def streamed(batch: list[Delta | Heartbeat]) -> Json:
-    """The response of an answer, whose events add up."""
     writing = writer()
     return check_stream(events(writing.begin() + writing.write(batch) + writing.end()))
 
@@ -176,7 +175,6 @@ class TestEnd(unittest.TestCase):
 
 
 def completion(chunks: Any) -> Json:
-    """The answer as one chat completion."""
     body: Json = {"role": "assistant", "content": None}
     for piece in chunks:
         if piece.kind == "call":

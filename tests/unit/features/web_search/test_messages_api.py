@@ -198,7 +198,6 @@ def event(chunk: Any) -> bytes:
 
 
 def read_pieces(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
-    """The deltas of all pieces, and the last ParsedEvents."""
     reader, deltas, events = MessageStreamReader(), list[Delta](), ParsedEvents()
     for piece in pieces:
         events = reader.read(piece)

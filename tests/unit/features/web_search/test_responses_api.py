@@ -182,7 +182,6 @@ def written(answer: Answer) -> Response:
 
 
 def event_objects(answer: Answer) -> list[dict[str, Any]]:
-    """The events of an answer as objects."""
     return [json.loads(event.partition(b"data: ")[2]) for event in written(answer).events()]
 
 
@@ -191,7 +190,6 @@ def event(chunk: Any) -> bytes:
 
 
 def read_pieces(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
-    """The deltas of all pieces, and the last ParsedEvents."""
     reader, deltas, events = ResponseReader(), [], ParsedEvents()
     for piece in pieces:
         events = reader.read(piece)

@@ -72,7 +72,6 @@ class Answer:
 
     @property
     def order(self) -> list[str]:
-        """The texts, and the names of calls."""
         found: list[str] = []
         for delta in self.deltas:
             found += [delta.text] if delta.text else []

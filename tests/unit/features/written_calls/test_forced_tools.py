@@ -25,7 +25,6 @@ def request(choice: Any = NAMED, *names: str) -> ChatRequest:
 
 
 def forced(schema: Any) -> ChatRequest:
-    """A request that forces one tool with these parameters."""
     declared = {"type": "function", "function": {"name": "look_up", "parameters": schema}}
     return ChatRequest("m", "deepseek-v4-pro", (), tools=(declared,), tool_choice=NAMED)
 
