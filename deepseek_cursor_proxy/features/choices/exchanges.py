@@ -23,16 +23,7 @@ from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wait import Deadline, Wakeup, pause
-from deepseek_cursor_proxy.observers.events import (
-    CLIENT_LEFT,
-    COMPLETED,
-    End,
-    Event,
-    Finished,
-    Progress,
-    Received,
-    Timing,
-)
+from deepseek_cursor_proxy.observers import events
 
 _Item = TypeVar("_Item")
 
@@ -95,8 +86,8 @@ class ChoicesExchange:
         self._outputs: SimpleQueue[_Output] = SimpleQueue()
         # Written by the threads of the choices: each operation is atomic.
         self._exchanges: dict[int, Exchange] = {}
-        self._progress: list[Callable[[], Progress]] = []
-        self._finished: list[Finished] = []
+        self._progress: list[Callable[[], events.Progress]] = []
+        self._finished: list[events.Finished] = []
 
     @property
     def cache_state(self) -> str:
@@ -199,48 +190,42 @@ class ChoicesExchange:
             self._opened.put(error)
             self._outputs.put(_Output(choice, error))
 
-    def _observe(self, choice: int, event: Event) -> None:
+    def _observe(self, choice: int, event: events.Event) -> None:
         """Keep the end of a choice for the one of all; forward other events only of the first choice."""
-        if isinstance(event, Received):
+        if isinstance(event, events.Received):
             self._progress.append(event.progress)
             event = event._replace(progress=self._all_progress)
-        if isinstance(event, Finished):
+        if isinstance(event, events.Finished):
             self._finished.append(event)
         elif choice == 0:
             self._report.emit(event)
 
     # For the report …
 
-    def _all_progress(self) -> Progress:
+    def _all_progress(self) -> events.Progress:
         found = [progress() for progress in self._progress]
         first = [progress.first_delta_seconds for progress in found if progress.first_delta_seconds is not None]
         return found[0]._replace(
             characters=sum(progress.characters for progress in found), first_delta_seconds=min(first, default=None)
         )
 
-    def _merge(self, error: BaseException | None) -> Finished:
+    def _merge(self, error: BaseException | None) -> events.Finished:
         """The end of the request: that of the choice with this error, else of an incomplete choice, else of any."""
-        end = End.of(error) if error is not None else None
-        decided = max(self._finished, key=lambda finished: (finished.end == end, finished.end is not COMPLETED))
-        if end is not None and decided.end in (COMPLETED, CLIENT_LEFT):
+        end = events.End.of(error) if error is not None else None
+        decided = max(self._finished, key=lambda finished: (finished.end == end, finished.end is not events.COMPLETED))
+        if end is not None and decided.end in (events.COMPLETED, events.CLIENT_LEFT):
             decided = decided._replace(end=end)
         usage: dict[str, Any] = {}
         for finished in self._finished:
             usage = add_usage(usage, finished.usage or {})
-        first = [finished.timing.first_delta for finished in self._finished if finished.timing.first_delta is not None]
         messages = [finished.message for finished in self._finished if finished.message is not None]
-        timings = [finished.timing for finished in self._finished]
-        queued = [timing.queue for timing in timings if timing.queue is not None]
-        connects = [timing.connect for timing in timings if timing.connect is not None]
+        columns = zip(*(finished.timing for finished in self._finished), strict=True)
+        totals, firsts, queues, connects = ([each for each in column if each is not None] for column in columns)
+        longest_queue, longest_connect = max(queues, default=None), max(connects, default=None)
         # A choice that was called and has no usage cost something that is not known, and so did all together.
         is_known = all(each.tokens is not None or each.timing.connect is None for each in self._finished)
         return decided._replace(
-            timing=Timing(
-                max(timing.total for timing in timings),
-                min(first, default=None),
-                max(queued, default=None),
-                max(connects, default=None),
-            ),
+            timing=events.Timing(max(totals), min(firsts, default=None), longest_queue, longest_connect),
             message=messages[0] if messages else None,
             other_messages=tuple(messages[1:]),
             usage=usage or None,
