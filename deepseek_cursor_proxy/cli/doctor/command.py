@@ -18,11 +18,11 @@ import re
 import socket
 import ssl
 import sys
-import threading
 import time
 from calendar import month_abbr
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from types import CodeType
@@ -77,8 +77,8 @@ def run(options: dict[str, Any]) -> int:
     started = time.monotonic()
     subject = Subject(settings, path, os.environ, admin, key, program=program_name())
     printer = _Printer(subject, is_report=options["report"])
-    for job in [_Job(name, check, subject) for name, check in table(subject)]:
-        printer.show(job)
+    for name, findings in [(name, _begin(name, check, subject)) for name, check in table(subject)]:
+        printer.show(name, findings)
     return 0 if printer.end(time.monotonic() - started) else 1
 
 
@@ -113,37 +113,21 @@ def table(subject: Subject) -> list[tuple[str, Check]]:
     ]
 
 
-class _Job:
-    """A check on its thread. `_findings` is written by that thread before `_done` is set."""
+def _begin(name: str, check: Check, subject: Subject) -> "Future[Sequence[Finding]]":
+    """Run a check on a thread of its own."""
+    findings: Future[Sequence[Finding]] = Future()
 
-    def __init__(self, name: str, check: Check, subject: Subject) -> None:
-        self.name = name
-        self._check = check
-        self._subject = subject
-        self._done = threading.Event()
-        self._findings: Sequence[Finding] = ()
-        # A daemon: one that hangs does not keep the command from ending.
-        if start_thread(self._run, f"check {name}") is None:
-            self._run()
-
-    @property
-    def is_done(self) -> bool:
-        return self._done.is_set()
-
-    def findings(self) -> Sequence[Finding]:
-        """What it found, or that it takes too long."""
-        if not self._done.wait(_SECONDS):
-            remedy = "check the network, the disk and network drives, and what listens on the proxy's ports"
-            return [failed(self.name, f"no result within {_SECONDS:.0f} s", remedy)]
-        return self._findings
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._findings = self._check(self._subject)
+            findings.set_result(check(subject))
         except Exception as error:
             text = f"the check itself failed ({type(error).__name__}: {safe_text(error)})"
-            self._findings = [failed(self.name, text, "report it, with doctor --report")]
-        self._done.set()
+            findings.set_result([failed(name, text, "report it, with doctor --report")])
+
+    # A daemon: one that hangs does not keep the command from ending.
+    if start_thread(run, f"check {name}") is None:
+        run()
+    return findings
 
 
 # The page …
@@ -168,15 +152,20 @@ class _Printer:
         self._privacy = Privacy() if is_report else None
         print(f"```text\ndeepseek-cursor-proxy {__version__}" if is_report else _TITLE)
 
-    def show(self, job: _Job) -> None:
-        wait_text = f"  checking: {safe_text(job.name, 40)} …" if self._is_terminal and not job.is_done else ""
+    def show(self, name: str, findings: "Future[Sequence[Finding]]") -> None:
+        """Print what a check found, or that it takes too long."""
+        wait_text = f"  checking: {safe_text(name, 40)} …" if self._is_terminal and not findings.done() else ""
         sys.stdout.write(wait_text)
         sys.stdout.flush()
-        findings = job.findings()
+        try:
+            found = findings.result(_SECONDS)
+        except TimeoutError:
+            remedy = "check the network, the disk and network drives, and what listens on the proxy's ports"
+            found = [failed(name, f"no result within {_SECONDS:.0f} s", remedy)]
         if wait_text:
             # Not every terminal understands an escape sequence that clears the line.
             sys.stdout.write(f"\r{' ' * len(wait_text)}\r")
-        for finding in map(self._clean, findings):
+        for finding in map(self._clean, found):
             self._counts[finding.level] += 1
             print("\n".join(lines(finding, is_colourful=self._is_colourful)))
         sys.stdout.flush()

@@ -178,14 +178,9 @@ class Piece(NamedTuple):
 
 def check_parser(name: str) -> str:
     """The name of a rendering. Raises BadRequest if the rendering is not available."""
-    if name == HERMES:
-        return name
-    if name == "deepseek":
-        raise BadRequest(
-            "tool_parser deepseek: the encoding of DeepSeek's own models is not part of this proxy. Use hermes.",
-            param="tool_parser",
-        )
-    raise BadRequest("tool_parser is hermes; there is no other.", param="tool_parser")
+    if name != HERMES:
+        raise BadRequest("tool_parser is hermes; no other encoding is part of this proxy.", param="tool_parser")
+    return name
 
 
 def render(messages: Sequence[Json], tools: Sequence[Json] = (), *, for_answer: bool = False) -> list[Piece]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Memo, Message, unpack_items
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, unpack_items
 from deepseek_cursor_proxy.deepseek import chat_api, server_tools
 from deepseek_cursor_proxy.deepseek.api import UpstreamApi
 from deepseek_cursor_proxy.deepseek.chat_api import new_call_id
@@ -33,11 +33,6 @@ _PARAMS = {
     "top_p": "top_p",
     "user_id": "user",
 }
-# The objects of a value take about five times the bytes of its key.
-_known_tools: Memo[chat_api.ToolsKey, list[dict[str, Any]]] = Memo(
-    chat_api.MAX_BYTES_OF_TOOLS, lambda key, tools: 6 * sum(map(len, key))
-)
-
 
 _ENCODE: Stage[Message, list[bytes]] = Stage("encode items")
 
@@ -59,7 +54,8 @@ def _frame(request: ChatRequest, items: list[dict[str, Any]]) -> dict[str, Any]:
         "reasoning": {"effort": request.effort if request.thinking else "none"},
     }
     if request.tools or request.server_tools:
-        body["tools"] = [*_tools(request), *request.server_tools]
+        functions = [{"type": "function", **tool["function"]} for tool in chat_api.tools(request)]
+        body["tools"] = [*functions, *request.server_tools]
     choice = request.server_choice or chat_api.tool_choice(request)
     if choice is not None:
         body["tool_choice"] = choice if isinstance(choice, str) else _flatten(choice, "function")
@@ -70,15 +66,6 @@ def _frame(request: ChatRequest, items: list[dict[str, Any]]) -> dict[str, Any]:
     if form is not None:
         body["text"] = {"format": _flatten(form, "json_schema")}
     return body
-
-
-def _tools(request: ChatRequest) -> list[dict[str, Any]]:
-    key = chat_api.tools_key(request)
-    tools = _known_tools.get(key)
-    if tools is None:
-        tools = [{"type": "function", **tool["function"]} for tool in chat_api.tools(request)]
-        _known_tools.put(key, tools)
-    return tools
 
 
 def _flatten(value: Mapping[str, Any], inside: str) -> dict[str, Any]:
