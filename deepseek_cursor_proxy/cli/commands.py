@@ -61,8 +61,12 @@ def _add_clear(parser: argparse.ArgumentParser) -> None:
     )
 
 
-_RUN, _SETUP = "cli.run_client:", "cli.setup.command:"
-_DOCTOR, _STORE = "cli.doctor.command:", "cli.store:"
+def _in(module: str) -> tuple[str, str]:
+    """What a command in a module of its own runs, and its flags."""
+    return f"cli.{module}:run", f"cli.{module}:add_flags"
+
+
+_STORE = "cli.store:"
 _CONFIG_COMMANDS = (
     Command("show", "the value of every setting, and where it comes from", _config_show, settings=add_settings),
     Command("path", "where the configuration file is", _config_show_path, settings=add_config),
@@ -70,32 +74,19 @@ _CONFIG_COMMANDS = (
 _STORE_COMMANDS = (
     Command("secret", "the secret that all proxies of one engine need", _STORE + "print_secret"),
     Command("stats", "how much is stored", _STORE + "print_stats"),
-    Command(
-        "clear", "delete reasoning, responses and cached answers", _STORE + "clear_all", _STORE + "add_clear_flags"
-    ),
+    Command("clear", "delete reasoning, responses and cached answers", _STORE + "run_clear", _STORE + "add_yes"),
 )
 COMMANDS = (
     Command("serve", "run the proxy (the default)", _serve, _add_clear, add_settings, heading="Start and set up"),
-    Command("run", "start an agent that uses the proxy", _RUN + "run", _RUN + "add_flags"),
-    Command("setup", "configure an agent to use the proxy", _SETUP + "run", _SETUP + "add_flags"),
+    Command("run", "start an agent that uses the proxy", *_in("run_client")),
+    Command("setup", "configure an agent to use the proxy", *_in("setup.command")),
     Command("service", "run the proxy in the background, always", commands="cli.service:COMMANDS"),
     Command("demo", "play a sample chat; needs no key", _demo, settings=None),
     *_commands_of_features(),
     Command(
-        "doctor",
-        "find out what is wrong and how to fix it",
-        _DOCTOR + "run",
-        _DOCTOR + "add_flags",
-        heading="Find and fix problems",
+        "doctor", "find out what is wrong, and the remedy", *_in("doctor.command"), heading="Find and fix problems"
     ),
     Command("config", "show settings and where they come from", commands=_CONFIG_COMMANDS),
-    Command(
-        "access-key",
-        "create a key for a client",
-        "cli.access_key:run",
-        "cli.access_key:add_flags",
-        add_config,
-        heading="Keys and stored data",
-    ),
+    Command("access-key", "create a key for a client", *_in("access_key"), add_config, heading="Keys and stored data"),
     Command("store", "count or delete stored reasoning", commands=_STORE_COMMANDS),
 )

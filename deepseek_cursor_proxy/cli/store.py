@@ -72,11 +72,11 @@ def print_secret(options: dict[str, Any]) -> None:
         print("deepseek-cursor-proxy: there was no secret yet; this new one is for every proxy", file=sys.stderr)
 
 
-def add_clear_flags(parser: argparse.ArgumentParser) -> None:
+def add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="skip confirmation")
 
 
-def clear_all(options: dict[str, Any]) -> None:
+def run_clear(options: dict[str, Any]) -> None:
     config = load(options).config
     with open_store(config) as store:
         if not options["yes"]:

@@ -172,35 +172,25 @@ class Statistics:
         self._known: set[tuple[str, str]] = set()
         # Each at the place of its number in the hour.
         self._minutes = [Minute(0)] * _MINUTES
-        self.requests = _counter(
-            "dcp_requests_total", "Requests that ended, by API, model and outcome.", "api", "model", "outcome"
-        )
-        help = "Tokens by kind: hit and miss of the prefix cache, thinking, and output without thinking."
-        self.tokens = _counter("dcp_tokens_total", help, "model", "kind")
+        self.requests = _counter("dcp_requests_total", "Requests that ended.", "api", "model", "outcome")
+        self.tokens = _counter("dcp_tokens_total", "Tokens; output is without thinking.", "model", "kind")
         # By the currency that the settings had then.
         self.costs: dict[str, Metric] = {}
         self.key_requests = _counter("dcp_key_requests_total", "Requests of named keys that ended.", "key", "outcome")
         self.key_costs = _counter("dcp_key_cost_total", "What they cost; an estimate.", "key", "currency")
-        help = "Time from request to last byte."
-        self.request_seconds = Histogram("dcp_request_seconds", help, _REQUEST_BOUNDS, "model")
-        help = "Time from request to first token, thinking included."
+        self.request_seconds = Histogram("dcp_request_seconds", "Until the last byte.", _REQUEST_BOUNDS, "model")
+        help = "Until the first token, thinking included."
         self.first_token_seconds = Histogram("dcp_first_token_seconds", help, _FIRST_TOKEN_BOUNDS, "model")
-        help = "Time that calls waited for a slot."
-        self.queue_seconds = Histogram("dcp_upstream_queue_seconds", help, _QUEUE_BOUNDS)
-        help = "Calls that another upstream got because this one failed."
-        self.reroutes = _counter("dcp_reroutes_total", help, "upstream")
+        self.queue_seconds = Histogram("dcp_upstream_queue_seconds", "Waits for a slot.", _QUEUE_BOUNDS)
+        self.reroutes = _counter("dcp_reroutes_total", "Calls that another upstream got.", "upstream")
         # Present from the start: Prometheus computes no increase from a series that begins with its first event.
-        self.retries = _counter(
-            "dcp_retries_total", "Calls made again, by what had failed.", "reason", at_0=RETRY_REASONS
-        )
+        self.retries = _counter("dcp_retries_total", "Calls made again.", "reason", at_0=RETRY_REASONS)
         help = "Assistant turns sent, by where their reasoning came from."
         self.turns = _counter("dcp_reasoning_turns_total", help, "source", at_0=_SOURCES)
-        help = "Requests sent with turns as a transcript, because reasoning was lost."
-        self.recoveries = _counter("dcp_recoveries_total", help)
-        help = "Requests that changed what the chat had sent before, by the first part that differs."
+        self.recoveries = _counter("dcp_recoveries_total", "Requests sent with turns as a transcript.")
+        help = "Requests that changed what the chat had sent before."
         self.divergences = _counter("dcp_divergences_total", help, "where", at_0=CAUSES)
-        help = "Broken turns that were repaired: calls written as text, and empty turns retried."
-        self.repairs = _counter("dcp_repaired_turns_total", help, "kind", at_0=("calls", "empty"))
+        self.repairs = _counter("dcp_repaired_turns_total", "Broken turns repaired.", "kind", at_0=("calls", "empty"))
 
     def metrics(self) -> list[Metric]:
         return [*self.costs.values(), *(each for each in vars(self).values() if isinstance(each, Metric))]
