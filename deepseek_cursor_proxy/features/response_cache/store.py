@@ -55,12 +55,6 @@ class CacheTotals(NamedTuple):
     tokens: int = 0
     money: float = 0.0
 
-    def add(self, other: "CacheTotals") -> "CacheTotals":
-        _, hits, misses, tokens, money = other
-        return CacheTotals(
-            self.currency, self.hits + hits, self.misses + misses, self.tokens + tokens, self.money + money
-        )
-
 
 class CacheStats(NamedTuple):
     """How many answers are kept and how many bytes they take up; `totals.money` is in the currency asked for."""
@@ -150,11 +144,12 @@ class CachedAnswers(Table[_Answer]):
 
     def stats(self, currency: str) -> CacheStats:
         """Figures of the file and of the counts not written yet. Raises Unusable."""
-        totals = CacheTotals(currency)
         written = self.database.select("SELECT currency, hits, misses, tokens, money FROM cache_totals")
-        for counted in [*map(CacheTotals._make, written), *self._totals.entries()]:
-            totals = totals.add(counted if counted.currency == currency else counted._replace(money=0.0))
-        return CacheStats(*self.totals(), totals)
+        counts = [CacheTotals(), *map(CacheTotals._make, written), *self._totals.entries()]
+        _, *columns = zip(*counts, strict=True)
+        totals = CacheTotals(currency, *map(sum, columns))
+        money = sum(each.money for each in counts if each.currency == currency)
+        return CacheStats(*self.totals(), totals._replace(money=money))
 
     def close(self) -> int:
         """Write the counts; idempotent. The owner of the database closes it."""

@@ -145,15 +145,11 @@ def _notes(report: UsageReport) -> list[str]:
     if switched := report.switched.requests:
         now, then = (format_amount(each, report.currency, 4) for each in report.switched[1:])
         saved = format_amount(report.switched.asked_cost - report.switched.cost, report.currency, 4)
-        number = "1 request" if switched == 1 else f"{switched:,} requests"
-        which = f"{number}, such as those of sub-agents, went to another model than asked for"
-        notes.append(f"{which}: {now} instead of {then}, {saved} saved.")
+        which = f"Requests that another model answered, such as those of sub-agents: {switched:,}"
+        notes.append(f"{which}. They cost {now} instead of {then}, {saved} saved.")
     if count := sums.unknown_costs:
-        requests, are = ("1 request has", "is") if count == 1 else (f"{count:,} requests have", "are")
-        notes.append(
-            f"{requests} an unknown cost and {are} not in the sum: no price is known "
-            '(set one with [prices."model"]), the answer was stopped, or it went elsewhere.'
-        )
+        why = 'no price is known (set one with [prices."model"]), the answer was stopped, or it went elsewhere'
+        notes.append(f"Requests of unknown cost, which are not in the sum: {count:,}; {why}.")
     return ["", *notes] if notes else []
 
 

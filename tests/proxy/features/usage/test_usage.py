@@ -111,7 +111,7 @@ class TestUsage(UsageTestCase):
         self.assertEqual(1, switched["requests"])
         self.assertGreater(switched["saved"], 0)
         self.assertRegex(
-            self.output("usage"), r"\n1 request, .* asked for: <?\$[\d.]+ instead of <?\$[\d.]+, .* saved\.\n"
+            self.output("usage"), r"\nRequests .*: 1\. They cost <?\$[\d.]+ instead of <?\$[\d.]+, .* saved\.\n"
         )
 
     def test_without_the_setting_a_subagent_gets_what_it_asks_for(self) -> None:
@@ -227,7 +227,7 @@ class TestUsage(UsageTestCase):
         proxy.close()
         text = self.output("usage")
         self.assertIn(" unknown ", text)
-        self.assertIn("1 request has an unknown cost and is not in the sum", text)
+        self.assertIn("Requests of unknown cost, which are not in the sum: 1;", text)
 
     def test_prices_of_the_settings_hold_after_a_reload(self) -> None:
         proxy = self.with_file()
