@@ -218,17 +218,13 @@ def _parse_field(line: bytes) -> tuple[str, str] | None:
     return match and (match[1].lower().decode(), match[2].strip(b" \t").decode("latin-1"))
 
 
-def split_target(target: str) -> tuple[str, str]:
-    """Path and query of a request target, percent-encoded as they came."""
-    path, _, query = (target if target[0] == "/" else _ABSOLUTE.sub("", target)).partition("?")
-    return path or "/", query
-
-
-def target_authority(target: str) -> str:
-    """The host[:port] of a request target in absolute form; empty for a path."""
-    if target[0] == "/" or (absolute := _ABSOLUTE.match(target)) is None:
-        return ""
-    return absolute[0].partition("://")[2]
+def split_target(target: str) -> tuple[str, str, str]:
+    """Path and query of a request target, percent-encoded as they came; and its host[:port] in absolute form, or ""."""
+    authority = ""
+    if target[0] != "/" and (absolute := _ABSOLUTE.match(target)) is not None:
+        authority, target = absolute[0].partition("://")[2], target[absolute.end() :]
+    path, _, query = target.partition("?")
+    return path or "/", query, authority
 
 
 def expects_continue(head: RequestHead) -> bool:

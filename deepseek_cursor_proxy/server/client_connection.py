@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import (
@@ -37,6 +37,8 @@ from deepseek_cursor_proxy.net.wait import ReadWaiter, wait_until_client_reads
 
 _log = logging.getLogger(__name__)
 
+# By whether it stays open; always sent, because HTTP/1.0 assumes the opposite of 1.1.
+_CONNECTION: dict[bool, Headers] = {True: (("Connection", "keep-alive"),), False: (("Connection", "close"),)}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _RECEIVE_BYTES = 65536
 # What the system buffers for a client that reads slowly. By default Linux grows it to 4 MB, all of which is generated
@@ -76,13 +78,14 @@ class StopStage(IntEnum):
 class ClientConnection:
     """Used by its thread; `stop` is called by any. The lock protects `_stage` and `_reads_head`."""
 
-    def __init__(self, sock: socket.socket, server: ServerContext) -> None:
+    def __init__(self, sock: socket.socket, server: ServerContext, address: tuple[Any, ...] = ("",)) -> None:
+        """`address` is the client's, as `accept` returned it."""
         # With a timeout, Python would look at the socket and at the clock before every call.
         sock.setblocking(False)
         self.sock = sock
         self._waiter = ReadWaiter(sock)
         self._server = server
-        self._address = _peer_address(sock)
+        self._client_ip: str = address[0]
         # What has arrived and was not read yet.
         self._rest = b""
         # Whether the request that is read begins as HEAD does: no reply to it has a body, a refusal included.
@@ -148,30 +151,31 @@ class ClientConnection:
 
     def _refuse(self, error: ProxyError) -> None:
         """Send the error and give the client time to read it; the connection ends after it."""
-        self._send(encode_refusal(error, with_body=not self._is_head))
+        self.send(encode_refusal(error, with_body=not self._is_head))
         self._drain()
 
     # One request …
 
     def _serve_one(self) -> bool:
         """Serve the next request; False if the connection ends after it."""
-        head = self._read_head()
-        if head is None:
+        received = self._read_head()
+        if received is None:
             return False
-        body = RequestBody(self, head, self._server.config)
-        path, query = heads.split_target(head.target)
-        authority = heads.target_authority(head.target)
-        request = HttpRequest(head.method, path, query, head.headers, body.read, self, self._address, authority)
+        head = received.head
+        body = RequestBody(self, head, received.rest, self._server.config)
+        path, query, authority = heads.split_target(head.target)
+        request = HttpRequest(head.method, path, query, head.headers, body.read, self, self._client_ip, authority)
         reply = self._call_app(request)
-        is_persistent = heads.keeps_alive(head.version, head.headers) and body.is_read and not self._stage
+        is_read, self._rest = body.is_read, body.rest
+        is_persistent = heads.keeps_alive(head.version, head.headers) and is_read and not self._stage
         if isinstance(reply.body, bytes):
-            self._send(_encode_reply(reply, reply.body, is_persistent=is_persistent, with_body=not self._is_head))
+            self.send(_encode_reply(reply, reply.body, is_persistent=is_persistent, with_body=not self._is_head))
         else:
             # HTTP/1.0 has no chunks: there the end of the connection is the end of the body.
             is_chunked = head.version >= (1, 1)
             is_persistent = is_persistent and is_chunked
             self._stream(reply, reply.body, is_persistent=is_persistent, is_chunked=is_chunked)
-        if not body.is_read:
+        if not is_read:
             self._drain()
         return is_persistent
 
@@ -188,44 +192,43 @@ class ClientConnection:
 
     # Reading …
 
-    def _read_head(self) -> heads.RequestHead | None:
-        """The next request's head; None when the client is done, or idle for too long, or the proxy stops."""
+    def _read_head(self) -> heads.ReceivedHead[heads.RequestHead] | None:
+        """The next request's head and what came after it; None when the client is done or idle, or the proxy stops."""
         with self._lock:
             self._reads_head = True
             # When the proxy stops, a request that has arrived gets an error.
             seconds = 0.0 if self._stage else self._server.config.idle_timeout
-        data = self.take_rest() or self.receive(time.monotonic() + seconds)
+        data = self._rest or self.receive(time.monotonic() + seconds)
         if not data:
             return None
-        self._is_head = _begins_as_head(data)
-        received = heads.parse_whole_head(data, heads.parse_request_head)
-        if received is None:
-            received = self._read_long_head(data)
+        received = heads.parse_whole_head(data, heads.parse_request_head) or self._read_long_head(data)
         if received is None:
             return None
-        head, self._rest = received
-        self._is_head = head.method == "HEAD"
+        self._is_head = received.head.method == "HEAD"
         with self._lock:
             self._reads_head = False
             if self._stage:
                 # It came at the moment of the stop, or in advance, after our reply kept the connection open.
                 raise ProxyStopping
-        return head
+        return received
 
-    def _read_long_head(self, data: bytes | None) -> heads.ReceivedHead[heads.RequestHead] | None:
+    def _read_long_head(self, data: bytes) -> heads.ReceivedHead[heads.RequestHead] | None:
         """A head that did not arrive at once, or is to be refused; None when nothing but blank lines came."""
+        # Blank lines may precede a request (RFC 9112, 2.2).
+        self._is_head = data.lstrip(b"\r\n").startswith(b"HEAD ")
         buffer = heads.HeadBuffer()
         # After its first bytes the whole head has one deadline: a byte now and then does not extend it.
         until = time.monotonic() + self._server.config.header_timeout
-        while data:
-            if (raw := buffer.feed(data)) is not None:
+        more: bytes | None = data
+        while more:
+            if (raw := buffer.feed(more)) is not None:
                 return heads.ReceivedHead(heads.parse_request_head(raw), buffer.take_rest())
-            data = self.receive(until)
+            more = self.receive(until)
         if buffer.is_empty:
             return None
         if self._stage:
             raise ProxyStopping
-        if data is None:
+        if more is None:
             raise RequestTimeout("The request did not arrive in time.")
         raise ProtocolError("The request ends in the middle of its head.")
 
@@ -245,47 +248,33 @@ class ClientConnection:
             elif left <= 0:
                 return None
 
-    def take_rest(self) -> bytes:
-        rest, self._rest = self._rest, b""
-        return rest
-
-    def unread(self, rest: bytes) -> None:
-        self._rest = rest
-
     # Writing …
 
-    def send(self, data: bytes) -> None:
-        """Send a few bytes before the reply; ClientGone if they do not fit, because the client does not read."""
-        if self._send_now(data) < len(data):
-            raise ClientGone
-
-    def _send_now(self, data: bytes | memoryview, flags: int = 0) -> int:
-        """Send what can be sent without waiting; returns the number of bytes."""
+    def send(self, data: bytes, flags: int = 0) -> None:
+        """Send everything; ClientGone once the client has closed, or if it does not read."""
         try:
-            return self.sock.send(data, flags)
+            sent = self.sock.send(data, flags)
         except BlockingIOError:
-            return 0
-
-    def _send(self, data: bytes, flags: int = 0) -> None:
-        """Send everything; TimeoutError if the client does not read, ClientGone once it has closed."""
-        if (sent := self._send_now(data, flags)) < len(data):
+            sent = 0
+        if sent < len(data):
             self._send_rest(memoryview(data)[sent:])
 
     def _send_rest(self, view: memoryview) -> None:
         while view:
             if not wait_until_client_reads(self, self._server.config.write_timeout):
-                raise TimeoutError
-            view = view[self._send_now(view) :]
+                raise ClientGone
+            with contextlib.suppress(BlockingIOError):
+                view = view[self.sock.send(view) :]
 
     def _stream(self, reply: HttpReply, body: Body | Pieces, *, is_persistent: bool, is_chunked: bool) -> None:
         coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
         try:
-            head = heads.reply_head(reply.status, reply.headers + coding + _connection_header(is_persistent))
+            head = heads.reply_head(reply.status, reply.headers + coding + _CONNECTION[is_persistent])
             if self._is_head:
                 # The head alone, as it is for GET (RFC 9112, 6.1); nothing of the body is computed.
-                self._send(head)
+                self.send(head)
             else:
-                self._send(head, _MORE_FOLLOWS)
+                self.send(head, _MORE_FOLLOWS)
                 self._send_pieces(body, is_chunked=is_chunked)
         finally:
             body.close()
@@ -300,9 +289,9 @@ class ClientConnection:
             if answer is not None and answer.is_finished:
                 end = frame(b"".join([piece, *pieces])) + end
             else:
-                self._send(frame(piece))
+                self.send(frame(piece))
         if end:
-            self._send(end)
+            self.send(end)
 
     def _drain(self) -> None:
         """Discard what the client still sends, until it has read our reply; an early close would lose the reply."""
@@ -319,12 +308,14 @@ class RequestBody:
     for a body and the other for a request are how requests are smuggled.
     """
 
-    def __init__(self, source: "ClientConnection", head: heads.RequestHead, config: ProxyConfig) -> None:
+    def __init__(self, source: "ClientConnection", head: heads.RequestHead, rest: bytes, config: ProxyConfig) -> None:
         self._source = source
+        # What came after the head; once the body is read, what came after that.
+        self.rest = rest
         self._config = config
         self._limit = config.max_request_body_bytes
         self._coding = head.headers.get("content-encoding", "").strip().lower()
-        self._expects_continue = heads.expects_continue(head)
+        self._expects_continue = "expect" in head.headers and heads.expects_continue(head)
         self._decoder: bodies.BodyDecoder | None = None
         self._too_large: TooLarge | None = None
         try:
@@ -341,7 +332,7 @@ class RequestBody:
         """Read and decode the whole body; raises BadRequest, RequestTimeout, TooLarge or UnknownEncoding."""
         if self._too_large is not None:
             raise self._too_large
-        if not can_decode(self._coding):
+        if self._coding and not can_decode(self._coding):
             raise UnknownEncoding(f"Content-Encoding {self._coding[:40]!r} is unknown; send identity, gzip or deflate.")
         if self._decoder is None:
             return b""
@@ -351,7 +342,7 @@ class RequestBody:
             return self._unpack(pieces) if self._coding else b"".join(pieces)
         finally:
             # Also when this body is refused: the next request may follow it.
-            self._source.unread(self._decoder.rest)
+            self.rest = self._decoder.rest
 
     def _unpack(self, pieces: Iterable[bytes]) -> bytes:
         decoder = ContentDecoder(self._coding, self._limit)
@@ -366,7 +357,7 @@ class RequestBody:
         return body
 
     def _read_pieces(self, decoder: bodies.BodyDecoder) -> list[bytes]:
-        data = self._source.take_rest()
+        data = self.rest
         if self._expects_continue and not data:
             self._source.send(_CONTINUE)
         pieces = [decoder.feed(data)]
@@ -399,23 +390,5 @@ def _encode_reply(reply: HttpReply, body: bytes, *, is_persistent: bool, with_bo
     has_content = reply.status not in (204, 304)
     if has_content:
         headers += (("Content-Length", str(len(body))),)
-    head = heads.reply_head(reply.status, headers + _connection_header(is_persistent))
+    head = heads.reply_head(reply.status, headers + _CONNECTION[is_persistent])
     return head + body if with_body and has_content else head
-
-
-def _begins_as_head(data: bytes) -> bool:
-    # Blank lines may precede a request (RFC 9112, 2.2).
-    return data.lstrip(b"\r\n").startswith(b"HEAD ")
-
-
-def _peer_address(sock: socket.socket) -> str:
-    """The client's address; empty when it has left already."""
-    with contextlib.suppress(OSError):
-        name = sock.getpeername()
-        return str(name[0]) if isinstance(name, tuple) else ""
-    return ""
-
-
-def _connection_header(is_persistent: bool) -> Headers:
-    # Always sent: HTTP/1.0 assumes the opposite of 1.1.
-    return (("Connection", "keep-alive" if is_persistent else "close"),)

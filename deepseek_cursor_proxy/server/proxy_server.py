@@ -43,7 +43,7 @@ class DeepSeekProxyHandler(socketserver.BaseRequestHandler):
     server: "DeepSeekProxyServer"
 
     def handle(self) -> None:
-        self.server.connections.serve(ClientConnection(self.request, self.server))
+        self.server.connections.serve(ClientConnection(self.request, self.server, self.client_address))
 
 
 class DeepSeekProxyServer(ThreadingHTTPServer):

@@ -305,19 +305,19 @@ class TestEnds(SocketTestCase):
     def test_an_answer_of_one_event_is_stored_before_that_is_sent(self) -> None:
         """From then on the chat may go on."""
         order: list[str] = []
-        record_sent, send = Attempt.record_sent, ClientConnection._send_now
+        record_sent, send = Attempt.record_sent, ClientConnection.send
 
         def track(attempt: Attempt) -> None:
             record_sent(attempt)
             order.append("recorded")
 
-        def sent(connection: ClientConnection, data: bytes, flags: int = 0) -> int:
+        def sent(connection: ClientConnection, data: bytes, flags: int = 0) -> None:
             order.append("ended" if b'"stop"' in data else "sent")
-            return send(connection, data, flags)
+            send(connection, data, flags)
 
         proxy = self.proxy()
         self.fake.answer(raw_stream({"delta": {"content": "All of it."}, "finish_reason": "stop"}))
-        with mock.patch.object(Attempt, "record_sent", track), mock.patch.object(ClientConnection, "_send_now", sent):
+        with mock.patch.object(Attempt, "record_sent", track), mock.patch.object(ClientConnection, "send", sent):
             self.assertIn(b"[DONE]", self.round_trip(proxy, chat_body(stream=True))[2])
         self.assertLess(order.index("recorded"), order.index("ended"))
 

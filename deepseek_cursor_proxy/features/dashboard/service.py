@@ -203,8 +203,8 @@ class AdminService:
             self._connections.stop(stage, _STOP_SECONDS)
         self._connections.close()
 
-    def _accept(self, sock: socket.socket, _: object) -> None:
-        serve = partial(self._connections.serve, ClientConnection(sock, self))
+    def _accept(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
+        serve = partial(self._connections.serve, ClientConnection(sock, self, address))
         self._connections.start(sock, MOST_CONNECTIONS, serve, self)
 
 

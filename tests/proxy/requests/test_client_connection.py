@@ -7,6 +7,7 @@ import time
 import unittest
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -67,13 +68,13 @@ class TestClientConnection(ConnectionTest):
         self.assertEqual([], others)
 
     def test_a_request_that_was_sent_in_advance_is_refused_when_the_server_stops(self) -> None:
-        send_now = ClientConnection._send_now
+        send = ClientConnection.send
 
-        def stop_then(connection: ClientConnection, data: bytes, flags: int = 0) -> int:
+        def stop_then(connection: ClientConnection, data: bytes, flags: int = 0) -> None:
             connection.stop(StopStage.FINISH_RESPONSES)
-            return send_now(connection, data, flags)
+            send(connection, data, flags)
 
-        with mock.patch.object(ClientConnection, "_send_now", stop_then):
+        with mock.patch.object(ClientConnection, "send", stop_then):
             self.serve(lambda request: HttpReply(200, request.path.encode()), get("/first") + get("/second"))
             first, second = read_to_the_end(self.client).split(b"HTTP/1.1 ")[1:]
         self.assertTrue(first.endswith(b"/first") and b"keep-alive" in first, first)
@@ -108,17 +109,23 @@ class Body:
         self.is_closed = True
 
 
-class Recorded(ClientConnection):
-    """A connection that records every write, without the head of the reply."""
+class RecordedSocket(socket.socket):
+    """Records every write, without the head of the reply, and takes `room` bytes of it."""
 
     sent: list[bytes]
     room = 10**9
 
-    def _send_now(self, data: bytes | memoryview, flags: int = 0) -> int:
-        _, mark, rest = bytes(data).rpartition(b"\r\n\r\n") if not self.sent else (b"", b"", bytes(data))
-        rest = b"head|" + rest if mark else rest
-        self.sent.append(rest[: self.room])
-        return len(data) if len(rest) <= self.room else self.room
+    def send(self, data: Any, flags: int = 0) -> int:
+        if not self.sent:
+            self.sent.append(b"head|" + bytes(data).partition(b"\r\n\r\n")[2])
+            return len(data)
+        self.sent.append(bytes(data[: self.room]))
+        return len(self.sent[-1])
+
+
+class Recorded(ClientConnection):
+    def __init__(self, sock: socket.socket, *others: Any) -> None:
+        super().__init__(RecordedSocket(fileno=sock.detach()), *others)
 
 
 class TestStreams(ConnectionTest):
@@ -131,11 +138,13 @@ class TestStreams(ConnectionTest):
 
     def send(self, body: Body, request: bytes = REQUEST, room: int = 10**9) -> list[bytes]:
         connection = self.open(body, request)
-        assert isinstance(connection, Recorded)
-        connection.sent, connection.room = [], room
-        connection.serve()
+        sock = connection.sock
+        assert isinstance(sock, RecordedSocket)
+        sock.sent, sock.room = [], room
+        with contextlib.closing(connection):
+            connection.serve()
         self.assertTrue(body.is_closed)
-        return connection.sent
+        return sock.sent
 
     def test_the_head_is_sent_before_the_first_piece_is_computed(self) -> None:
         may_go_on = threading.Event()
