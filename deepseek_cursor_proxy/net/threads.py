@@ -1,7 +1,6 @@
 """Threads where failing to start one must not fail an answer: for tasks, and for one task that is repeated."""
 
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from deepseek_cursor_proxy.net.wait import Deadline
@@ -23,29 +22,27 @@ def start_thread(target: Callable[[], None], name: str) -> threading.Thread | No
 class ReusedThreads:
     """Runs every task on a thread of its own, which then waits a moment for the next task. Any thread calls it.
 
-    The lock of `_ready` protects all fields; a thread that waits is notified of a task.
+    `_lock` protects the other fields.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._ready = threading.Condition()
-        self._tasks: deque[Callable[[], None]] = deque()
-        self._idle = 0
+        self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
+        self._idle: list[_IdleThread] = []
         self._is_closed = False
 
     @property
     def busy(self) -> int:
         """The number of tasks that run."""
-        with self._ready:
-            return len(self._threads) - self._idle + len(self._tasks)
+        return len(self._threads) - len(self._idle)
 
     def start(self, task: Callable[[], None]) -> bool:
         """Run the task now; False, and nothing is done, if the system allows no more threads."""
-        with self._ready:
-            if self._idle > len(self._tasks):
-                self._tasks.append(task)
-                self._ready.notify()
+        with self._lock:
+            if self._idle:
+                # The one that ran last: its memory is in the caches, and the others may end.
+                self._idle.pop().give(task)
                 return True
             thread = start_thread(lambda: self._run(task), self._name)
             if thread is not None:
@@ -54,31 +51,54 @@ class ReusedThreads:
 
     def close(self, seconds: float) -> None:
         """End the threads, those with a task within `seconds`. No task is started from here on."""
-        with self._ready:
+        with self._lock:
             self._is_closed = True
-            self._ready.notify_all()
+            while self._idle:
+                self._idle.pop().give(None)
             threads = list(self._threads)
         deadline = Deadline.after(seconds)
         for thread in threads:
             thread.join(max(0.0, deadline.left))
 
     def _run(self, task: Callable[[], None] | None) -> None:
+        idle = _IdleThread()
         try:
             while task is not None:
                 task()
                 # A thread that waits holds nothing.
                 task = None
-                task = self._next()
+                task = self._next(idle)
         finally:
-            with self._ready:
+            with self._lock:
                 self._threads.discard(threading.current_thread())
 
-    def _next(self) -> Callable[[], None] | None:
-        with self._ready:
-            self._idle += 1
-            self._ready.wait_for(lambda: self._tasks or self._is_closed, _IDLE_SECONDS)
-            self._idle -= 1
-            return self._tasks.popleft() if self._tasks else None
+    def _next(self, idle: "_IdleThread") -> Callable[[], None] | None:
+        with self._lock:
+            if self._is_closed:
+                return None
+            self._idle.append(idle)
+        if not idle.is_given.acquire(timeout=_IDLE_SECONDS):
+            with self._lock:
+                if idle in self._idle:
+                    self._idle.remove(idle)
+                    return None
+            # It was given a task at the last moment.
+            idle.is_given.acquire()
+        task, idle.task = idle.task, None
+        return task
+
+
+class _IdleThread:
+    """A thread that waits until it is given a task, or None to end."""
+
+    def __init__(self) -> None:
+        self.task: Callable[[], None] | None = None
+        self.is_given = threading.Lock()
+        self.is_given.acquire()
+
+    def give(self, task: Callable[[], None] | None) -> None:
+        self.task = task
+        self.is_given.release()
 
 
 class BackgroundTask:

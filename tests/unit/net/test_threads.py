@@ -37,6 +37,18 @@ class TestReusedThreads(unittest.TestCase):
             self.threads.start(self.wait)
         self.assertEqual((30, 30), (self.threads.busy, self.count))
 
+    def test_a_task_gets_the_thread_that_ran_last(self) -> None:
+        with mock.patch.object(threads, "_IDLE_SECONDS", PATIENCE):
+            self.threads.start(self.wait)
+            self.threads.start(lambda: None)
+            wait_until(lambda: self.threads.busy == 1)
+            self.may_go_on.set()
+            wait_until(lambda: self.threads.busy == 0)
+            last = self.threads._idle[-1]
+            self.threads.start(self.may_go_on.clear)
+            wait_until(lambda: self.threads.busy == 0)
+        self.assertIs(last, self.threads._idle[-1])
+
     def test_idle_threads_end_and_others_are_started(self) -> None:
         with mock.patch.object(threads, "_IDLE_SECONDS", 0.01):
             for number in range(3):
@@ -58,7 +70,7 @@ class TestReusedThreads(unittest.TestCase):
             with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
                 self.assertFalse(self.threads.start(self.wait))
             self.threads.start(lambda: None)
-            wait_until(lambda: self.threads._idle == 1)
+            wait_until(lambda: len(self.threads._idle) == 1)
             with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
                 self.assertTrue(self.threads.start(self.wait))
                 self.assertFalse(self.threads.start(self.wait))
