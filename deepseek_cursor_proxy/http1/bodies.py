@@ -9,9 +9,9 @@ decoded within a bound: a megabyte of gzip can hold a gigabyte of zeros.
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from deepseek_cursor_proxy.errors import ProtocolError, TooLarge
+from deepseek_cursor_proxy.errors import TooLarge
 from deepseek_cursor_proxy.http1.heads import TEXT, TOKEN, Fault, RequestHead, ResponseHead, bad_response
 
 LAST_CHUNK = b"0\r\n\r\n"
@@ -41,19 +41,15 @@ class BodyDecoder:
             raise IncompleteBody("the connection was closed in the middle of a body")
 
 
-def request_decoder(head: RequestHead, limit: int) -> BodyDecoder | None:
-    """The decoder for a request's body, None without one; a length above the limit is refused at once."""
-    return _framed_body(head, limit, ProtocolError)
-
-
 def response_decoder(head: ResponseHead) -> BodyDecoder:
     """The decoder for the body of a response to a POST; where there cannot be one, it is complete from the start."""
     if head.status < 200 or head.status in (204, 304):
         return LengthBody(0)
-    return _framed_body(head, None, bad_response) or UntilCloseBody()
+    return body_decoder(head, None, bad_response) or UntilCloseBody()
 
 
-def _framed_body(head: RequestHead | ResponseHead, limit: int | None, fault: Fault) -> BodyDecoder | None:
+def body_decoder(head: RequestHead | ResponseHead, limit: int | None, fault: Fault) -> BodyDecoder | None:
+    """The decoder for a framed body, None without one; a length above the limit is refused at once."""
     length, coding = head.headers.get("content-length"), head.headers.get("transfer-encoding")
     if coding is not None:
         if length is not None or head.version < (1, 1):  # used to smuggle requests
@@ -190,44 +186,47 @@ _MOST_RATIO = 100
 _UNSUSPICIOUS_BYTES = 1024 * 1024
 # A file of several gzip members is legal; one of thousands only keeps us busy.
 _MOST_MEMBERS = 16
+_CODINGS = ("gzip", "x-gzip", "deflate")
+# 32 lets zlib detect gzip or zlib itself, which forgives servers that call the one the other.
+_ANY_CODING = 32 + zlib.MAX_WBITS
 
 
 class DecodedTooLarge(ValueError):
     """The decoded bytes exceed the bound."""
 
 
+class UnknownCoding(ValueError):
+    """A Content-Encoding that cannot be decoded."""
+
+
+def content_decoder(headers: Mapping[str, str], limit: int) -> "ContentDecoder | None":
+    """The decoder for the content of a message, None if it is not encoded; raises UnknownCoding."""
+    coding = headers.get("content-encoding", "").strip().lower()
+    if coding in ("", "identity"):
+        return None
+    if coding not in _CODINGS:
+        raise UnknownCoding(repr(coding[:40]))
+    return ContentDecoder(limit)
+
+
 class ContentDecoder:
     """Decodes one body piece by piece; raises DecodedTooLarge past the limit and ValueError for damage."""
 
-    def __init__(self, coding: str, limit: int) -> None:
-        self._window = _WINDOW_BITS.get(coding)
-        self._zlib = zlib.decompressobj(self._window) if self._window is not None else None
+    def __init__(self, limit: int) -> None:
+        self._zlib = zlib.decompressobj(_ANY_CODING)
         self._members = 1
         self._read = self._given = 0
         self._left = limit
 
     @property
-    def is_identity(self) -> bool:
-        """Whether the bytes are not encoded and only counted."""
-        return self._zlib is None
-
-    @property
     def is_complete(self) -> bool:
-        return self._zlib is None or self._zlib.eof
+        return self._zlib.eof
 
     def decode(self, data: bytes) -> bytes:
         return b"".join(self.decode_pieces(data))
 
     def decode_pieces(self, data: bytes) -> Iterator[bytes]:
         """Like `decode`, a bounded amount at a time."""
-        if self._zlib is not None:
-            yield from self._inflate(data)
-        elif data:
-            yield self.count(data)
-
-    def _inflate(self, data: bytes) -> Iterator[bytes]:
-        assert self._zlib is not None
-        assert self._window is not None
         piece = b""
         # zlib may have read all of `data` and still hold output: a full piece is rarely the last.
         while data or len(piece) == _PIECE_BYTES:
@@ -236,7 +235,7 @@ class ContentDecoder:
                 self._members += 1
                 if self._members > _MOST_MEMBERS:
                     raise ValueError("the compressed content has too many members")
-                self._zlib = zlib.decompressobj(self._window)
+                self._zlib = zlib.decompressobj(_ANY_CODING)
             try:
                 # One byte more than allowed proves that it is too large.
                 piece = self._zlib.decompress(data, min(self._left + 1, _PIECE_BYTES))
@@ -246,27 +245,8 @@ class ContentDecoder:
             self._read += len(data) - len(rest)
             data = rest
             self._given += len(piece)
-            if self._given > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * self._read):
-                raise _too_large()
+            self._left -= len(piece)
+            if self._left < 0 or self._given > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * self._read):
+                raise DecodedTooLarge("the unpacked content is too large")
             if piece:
-                yield self.count(piece)
-
-    def count(self, data: bytes) -> bytes:
-        """The same bytes; DecodedTooLarge when there are too many by now."""
-        self._left -= len(data)
-        if self._left < 0:
-            raise _too_large()
-        return data
-
-
-def _too_large() -> DecodedTooLarge:
-    return DecodedTooLarge("the unpacked content is too large")
-
-
-# 32 lets zlib detect gzip or zlib itself, which forgives servers that call the one the other.
-_WINDOW_BITS = {"gzip": 32 + zlib.MAX_WBITS, "x-gzip": 32 + zlib.MAX_WBITS, "deflate": 32 + zlib.MAX_WBITS}
-
-
-def can_decode(coding: str) -> bool:
-    """Whether we can decode this Content-Encoding (in lower case)."""
-    return coding in ("", "identity") or coding in _WINDOW_BITS
+                yield piece

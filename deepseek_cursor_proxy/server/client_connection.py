@@ -31,7 +31,7 @@ from deepseek_cursor_proxy.errors import (
     UnknownEncoding,
 )
 from deepseek_cursor_proxy.http1 import bodies, heads
-from deepseek_cursor_proxy.http1.bodies import ContentDecoder, DecodedTooLarge, can_decode
+from deepseek_cursor_proxy.http1.bodies import ContentDecoder, DecodedTooLarge
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.net.wait import ReadWaiter, wait_until_client_reads
 
@@ -312,14 +312,14 @@ class RequestBody:
         self._source = source
         # What came after the head; once the body is read, what came after that.
         self.rest = rest
+        self._headers = head.headers
         self._config = config
         self._limit = config.max_request_body_bytes
-        self._coding = head.headers.get("content-encoding", "").strip().lower()
         self._expects_continue = "expect" in head.headers and heads.expects_continue(head)
         self._decoder: bodies.BodyDecoder | None = None
         self._too_large: TooLarge | None = None
         try:
-            self._decoder = bodies.request_decoder(head, self._limit)
+            self._decoder = bodies.body_decoder(head, self._limit, ProtocolError)
         except TooLarge as error:
             # Raised by `read`: a wrong path or key is the more useful answer.
             self._too_large = error
@@ -332,27 +332,28 @@ class RequestBody:
         """Read and decode the whole body; raises BadRequest, RequestTimeout, TooLarge or UnknownEncoding."""
         if self._too_large is not None:
             raise self._too_large
-        if self._coding and not can_decode(self._coding):
-            raise UnknownEncoding(f"Content-Encoding {self._coding[:40]!r} is unknown; send identity, gzip or deflate.")
+        try:
+            unpacker = bodies.content_decoder(self._headers, self._limit)
+        except bodies.UnknownCoding as error:
+            raise UnknownEncoding(f"Content-Encoding {error} is unknown; send identity, gzip or deflate.") from None
         if self._decoder is None:
             return b""
         try:
             pieces = self._read_pieces(self._decoder)
             # BodyDecoder has counted a body that is not compressed.
-            return self._unpack(pieces) if self._coding else b"".join(pieces)
+            return b"".join(pieces) if unpacker is None else self._unpack(pieces, unpacker)
         finally:
             # Also when this body is refused: the next request may follow it.
             self.rest = self._decoder.rest
 
-    def _unpack(self, pieces: Iterable[bytes]) -> bytes:
-        decoder = ContentDecoder(self._coding, self._limit)
+    def _unpack(self, pieces: Iterable[bytes], unpacker: ContentDecoder) -> bytes:
         try:
-            body = b"".join(map(decoder.decode, pieces))
+            body = b"".join(map(unpacker.decode, pieces))
         except DecodedTooLarge:
             raise TooLarge(f"The unpacked request body is larger than {self._limit} bytes.") from None
         except ValueError as error:
             raise BadRequest(f"The request body cannot be unpacked: {error}.") from None
-        if not decoder.is_complete:
+        if not unpacker.is_complete:
             raise BadRequest("The compressed request body is incomplete.")
         return body
 

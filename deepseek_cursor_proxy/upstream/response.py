@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1 import bodies, heads
-from deepseek_cursor_proxy.http1.bodies import ContentDecoder, can_decode
+from deepseek_cursor_proxy.http1.bodies import ContentDecoder
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
 from deepseek_cursor_proxy.net.wait import Deadline
@@ -104,16 +104,17 @@ class UpstreamResponse:
             if head.status == 101:
                 raise ValueError("it switches protocols")
             if head.status >= 200:
-                return self._begin_body(head)
-        raise ValueError("it sent too many interim responses")
-
-    def _begin_body(self, head: heads.ResponseHead) -> None:
+                break
+        else:
+            raise ValueError("it sent too many interim responses")
         self.status, self.headers = head.status, head.headers
         # An upstream that neither accepts nor refuses is not DeepSeek, and gets no second request.
         is_expected = head.status == 200 or head.status >= 400
         self._keeps_alive = is_expected and heads.keeps_alive(head.version, head.headers)
         self._body = bodies.response_decoder(head)
         self._is_ended = self._body.is_complete
+        # How many bytes of the body may still come.
+        self._bytes_left = _MAX_STREAM_BYTES
 
     def hide(self, secret: str) -> None:
         """Take a key of the owner out of what is read: an upstream may echo the headers it was called with."""
@@ -180,7 +181,7 @@ class UpstreamResponse:
                 elif not has_begun:
                     # Once: DeepSeek has the whole answer before its first byte, so a byte now and then is no progress.
                     has_begun, deadline = True, Deadline.after(timeout)
-        if pieces and not decoder.is_complete:
+        if pieces and decoder is not None and not decoder.is_complete:
             raise UpstreamDropped(f"{self.destination.name}'s answer was cut off (it ends inside its compression).")
         yield b"".join(pieces)
 
@@ -209,7 +210,7 @@ class UpstreamResponse:
     def stream(self) -> Generator[bytes | Heartbeat, None, None]:
         """The body as it arrives; a Heartbeat after a time without progress."""
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
-        is_plain = decoder.is_identity and self._filter is None
+        is_plain = decoder is None and self._filter is None
         interval, timeout = self._config.heartbeat_interval, self._config.request_timeout
         self._progress_at = self._keep_alive_at = heartbeat_from = time.monotonic()
         self._give_up_at = self._progress_at + timeout
@@ -221,10 +222,6 @@ class UpstreamResponse:
             data = self._next(min(heartbeat_from + interval, self._give_up_at, self._end_by))
             if data and is_plain:
                 # Nearly all of them: without a generator for each.
-                try:
-                    decoder.count(data)
-                except ValueError as error:
-                    raise self._decoding_error(error) from None
                 yield data
             elif data is not None:
                 yield from self._decode(decoder, data)
@@ -278,31 +275,33 @@ class UpstreamResponse:
         except ValueError as error:
             raise UpstreamFailed(f"{self.destination.name}'s answer was cut off ({error}).") from None
         self._is_ended = self._body.is_complete
+        self._bytes_left -= len(decoded)
+        if self._bytes_left < 0:
+            raise UpstreamFailed(f"{self.destination.name}'s answer is too large.")
         return decoded
 
-    def _open_decoder(self, limit: int) -> ContentDecoder:
-        coding = self.headers.get("content-encoding", "").strip().lower()
-        if not can_decode(coding):
-            raise UpstreamFailed(f"{self.destination.name} packed its answer in an unknown way ({coding[:20]!r}).")
+    def _open_decoder(self, limit: int) -> ContentDecoder | None:
+        """The decoder for a body of at most `limit` bytes, before and after it; None if it is not encoded."""
+        self._bytes_left = limit
         announced = self.headers.get("content-length", "0")
         if int(announced) > limit:
             raise UpstreamFailed(f"{self.destination.name}'s answer is too large ({announced} bytes).")
-        return ContentDecoder(coding, limit)
+        try:
+            return bodies.content_decoder(self.headers, limit)
+        except bodies.UnknownCoding as error:
+            raise UpstreamFailed(f"{self.destination.name} packed its answer in an unknown way ({error}).") from None
 
-    def _decode(self, decoder: ContentDecoder, data: bytes) -> Iterator[bytes]:
+    def _decode(self, decoder: ContentDecoder | None, data: bytes) -> Iterator[bytes]:
         """The content of these bytes without the owner's key, in non-empty pieces."""
         secret_filter = self._filter
         try:
-            for piece in decoder.decode_pieces(data):
+            for piece in (data,) if decoder is None else decoder.decode_pieces(data):
                 if plain := piece if secret_filter is None else secret_filter.feed(piece, is_last=False):
                     yield plain
         except ValueError as error:
-            raise self._decoding_error(error) from None
+            raise UpstreamFailed(f"{self.destination.name}'s answer cannot be read: {error}.") from None
         if secret_filter is not None and self._is_ended and (rest := secret_filter.feed(b"", is_last=True)):
             yield rest
-
-    def _decoding_error(self, error: ValueError) -> UpstreamFailed:
-        return UpstreamFailed(f"{self.destination.name}'s answer cannot be read: {error}.")
 
     def close(self, *, was_complete: bool = False) -> None:
         """Return the connection to the pool if the body ended or, when complete, ends in a moment; else close it."""

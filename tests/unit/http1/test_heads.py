@@ -66,7 +66,7 @@ def read_request(arriving: Sequence[bytes]) -> Read | int | str:
     incoming = iter(arriving)
     try:
         request, rest = read_request_head(incoming)
-        body = bodies.request_decoder(request, LIMIT)
+        body = bodies.body_decoder(request, LIMIT, ProtocolError)
         if body is None:
             return Read(request, b"", rest + b"".join(incoming))
         payload = body.feed(rest) + b"".join([body.feed(piece) for piece in incoming])

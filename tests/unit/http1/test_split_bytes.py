@@ -3,7 +3,7 @@
 import unittest
 from collections.abc import Iterable
 
-from deepseek_cursor_proxy.errors import ProxyError
+from deepseek_cursor_proxy.errors import ProtocolError, ProxyError
 from deepseek_cursor_proxy.http1 import bodies, heads
 from tests.support import hostile_requests as hostile
 from tests.support.fuzzing import cases, mutated, pieces
@@ -29,7 +29,7 @@ def read_all(arriving: Iterable[bytes]) -> list[object]:
         while True:
             head, rest = read_request_head(incoming, rest)
             heads.expects_continue(head)
-            body, payload = bodies.request_decoder(head, LIMIT), b""
+            body, payload = bodies.body_decoder(head, LIMIT, ProtocolError), b""
             if body is not None:
                 payload = body.feed(rest)
                 while not body.is_complete:

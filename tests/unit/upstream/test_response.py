@@ -115,6 +115,14 @@ class TestUpstreamResponse(unittest.TestCase):
             with self.subTest(script), self.assertRaises(UpstreamDropped):
                 list(self.respond(*script).stream())
 
+    def test_a_body_is_bounded_encoded_or_not(self) -> None:
+        for encode, coding in ((bytes, ""), (zlib.compress, "deflate")):
+            head = CHUNKED.replace(b"\r\n\r\n", f"\r\nContent-Encoding: {coding}\r\n\r\n".encode())
+            script = [chunk(encode(b"x" * 1001)), END]
+            self.assertEqual(1001, len(self.respond(*script, head=head).read(1001)))
+            with self.subTest(coding), self.assertRaisesRegex(UpstreamFailed, "too large"):
+                self.respond(*script, head=head).read(1000)
+
     def test_a_body_that_is_no_stream_is_refused_before_it_is_read(self) -> None:
         page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 0\r\n\r\n"
         with self.assertRaisesRegex(UpstreamFailed, "text/html, which is not an event stream"):
