@@ -12,6 +12,7 @@ once. Every model has its own limit, because DeepSeek counts the calls per model
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from deepseek_cursor_proxy.deepseek.model_names import model_for_limit
 from deepseek_cursor_proxy.errors import QueueFull
@@ -27,13 +28,13 @@ _RETRY_AFTER_SECONDS = 2
 _SHARE = 8
 
 
+@dataclass(eq=False, slots=True)
 class Slot:
     """The right to one call. `release` may be called again, and by any thread."""
 
-    def __init__(self, limit: "CallLimit", caller: bytes) -> None:
-        self.limit = limit
-        self.caller = caller
-        self.is_released = False
+    limit: "CallLimit"
+    caller: bytes
+    is_released: bool = False
 
     def release(self) -> None:
         self.limit.release(self)
@@ -112,7 +113,7 @@ class CallLimit:
         self._held[caller] = held = self._held.get(caller, 0) + change
         if not held:
             del self._held[caller]
-        if change < 0:
+        if change < 0 and self._queue:
             self._grant_slots()
 
     def _grant_slots(self) -> None:
