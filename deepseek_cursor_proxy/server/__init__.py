@@ -1,6 +1,6 @@
 """The HTTP server. Other folders, and programs outside, import DeepSeekProxyServer and DeepSeekProxyHandler from here.
 
-    connection   one client, on one thread, from accept to close (`client_connection`); `connections` has all of them
+    connection   one client, on one thread, from accept to close (`connections`)
     request      its head, and a body that is read when the app calls for it
     exchange     one generation, opened by the app (`exchange/`)
     attempt      one call of it to an upstream (`exchange/`, `upstream/`)

@@ -22,8 +22,7 @@ from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.net.wait import Deadline
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
-from deepseek_cursor_proxy.server.connections import Connections
+from deepseek_cursor_proxy.server.connections import ClientConnection, Connections, StopStage
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from deepseek_cursor_proxy.deepseek.chat_stream import ParsedEvents, StreamReade
 from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
-from deepseek_cursor_proxy.server.client_connection import ClientConnection
+from deepseek_cursor_proxy.server.connections import ClientConnection
 from deepseek_cursor_proxy.upstream import response
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Rules, weather_responder
 from tests.support.cursor import WEATHER_TOOLS, CursorClient, run_weather_tool

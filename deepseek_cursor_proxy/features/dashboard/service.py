@@ -2,7 +2,7 @@
 
 `cli` opens it after the proxy's own listener and closes it after that one has stopped, so that a page can watch the
 last answers. Opening it imports little: `app`, which answers, comes with the first request. The listener shares no
-thread, connection or limit with the proxy's own. It reads requests as the proxy does (`server/client_connection`) and
+thread, connection or limit with the proxy's own. It reads requests as the proxy does (`server/connections`) and
 has few connections, so that slow or hostile clients of it cost the proxy nothing. It is bound to this machine unless
 `admin_host` says otherwise, and no tunnel leads to it.
 """
@@ -27,8 +27,7 @@ from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.errors import Overloaded, StartupError
 from deepseek_cursor_proxy.exchange.feature import Recent
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
-from deepseek_cursor_proxy.server.connections import Connections
+from deepseek_cursor_proxy.server.connections import ClientConnection, Connections, StopStage
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.database import StoreSize
 from deepseek_cursor_proxy.storage.faults import Unusable

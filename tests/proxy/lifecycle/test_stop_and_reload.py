@@ -22,8 +22,8 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
 from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.observers import standard_streams
-from deepseek_cursor_proxy.server import client_connection
-from deepseek_cursor_proxy.server.client_connection import ClientConnection
+from deepseek_cursor_proxy.server import connections
+from deepseek_cursor_proxy.server.connections import ClientConnection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
@@ -393,7 +393,7 @@ class TestIdleClients(unittest.TestCase):
                 self.subTest(name),
                 mock.patch.multiple(wait, **system),
                 mock.patch.object(ClientConnection, "_shut"),
-                mock.patch.object(client_connection, "_LOOK_SECONDS", 0.05),
+                mock.patch.object(connections, "_LOOK_SECONDS", 0.05),
                 contextlib.closing(RunningProxy("http://127.0.0.1:9")) as proxy,
                 socket.create_connection(proxy.address, timeout=PATIENCE) as sock,
             ):

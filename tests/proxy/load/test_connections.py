@@ -19,8 +19,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import Overloaded
 from deepseek_cursor_proxy.http1.messages import HttpReply
 from deepseek_cursor_proxy.server import connections
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
-from deepseek_cursor_proxy.server.connections import Connections
+from deepseek_cursor_proxy.server.connections import ClientConnection, Connections, StopStage
 from tests.support.harness import PATIENCE, SocketTestCase, read_reply, request_bytes
 from tests.support.polling import eventually, wait_until
 from tests.support.program import WINDOWS, ServeTest, address
@@ -138,7 +137,7 @@ class TestConnections(unittest.TestCase):
     def test_refused_clients_that_stay_connected_hold_few_threads_and_not_for_ever(self) -> None:
         with (
             mock.patch.object(connections, "_MOST_REFUSED", 3),
-            mock.patch("deepseek_cursor_proxy.server.client_connection._DRAIN_SILENCE_SECONDS", 0.2),
+            mock.patch("deepseek_cursor_proxy.server.connections._DRAIN_SILENCE_SECONDS", 0.2),
         ):
             listener = self.open()
             self.most = 0

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.server import client_connection
+from deepseek_cursor_proxy.server import connections
 from deepseek_cursor_proxy.server.resource_limits import raise_descriptors
 from tests.fake_deepseek import Answer, Raw
 from tests.support import processes
@@ -50,7 +50,7 @@ class TestSlowClients(LoadTestCase):
     def setUp(self) -> None:
         super().setUp()
         # A lingering farewell is for those who still send a lot; here it only takes time.
-        self.enterContext(mock.patch.object(client_connection, "_DRAIN_SECONDS", 0.05))
+        self.enterContext(mock.patch.object(connections, "_DRAIN_SECONDS", 0.05))
 
     def test_slow_heads_are_ended_while_others_are_served(self) -> None:
         proxy = self.proxy(header_timeout=0.25)

@@ -13,7 +13,7 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
-from deepseek_cursor_proxy.server.client_connection import ClientConnection, StopStage
+from deepseek_cursor_proxy.server.connections import ClientConnection, StopStage
 from tests.support.harness import PATIENCE, read_to_the_end
 from tests.support.threads import in_background
 

@@ -15,7 +15,7 @@ from unittest import mock
 from deepseek_cursor_proxy.api.routes import App
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 from deepseek_cursor_proxy.proxy import ROUTES
-from deepseek_cursor_proxy.server import client_connection
+from deepseek_cursor_proxy.server import connections
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from tests.fake_deepseek import Answer, Failure
 from tests.support.features import needs
@@ -239,7 +239,7 @@ class TestUnexpected(HttpTestCase):
         def broken(_: object) -> None:
             raise LookupError("a bug")
 
-        with self.assertLogs(client_connection.__name__, "ERROR") as logged:
+        with self.assertLogs(connections.__name__, "ERROR") as logged:
             proxy.server._app = broken  # type: ignore[assignment]
             self.assert_error(proxy, HEALTH, 500)
         self.assertEqual(1, len(logged.output))

@@ -5,7 +5,7 @@ import unittest
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError, RequestTimeout, TooLarge, UnknownEncoding
 from deepseek_cursor_proxy.http1.heads import RequestHead
-from deepseek_cursor_proxy.server.client_connection import RequestBody
+from deepseek_cursor_proxy.server.connections import RequestBody
 
 
 class Source:
