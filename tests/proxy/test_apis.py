@@ -3,6 +3,7 @@
 What an API has for itself is in the folders `chats`, `responses` and `messages`.
 """
 
+import gc
 import itertools
 import json
 import threading
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.features.messages.writer import MessageWriter
 from deepseek_cursor_proxy.features.responses.writer import ResponseWriter
 from deepseek_cursor_proxy.protocols.chat_writer import ChunkWriter
@@ -331,6 +333,17 @@ class TestStreams(ApiTestCase):
             history = [api.user(leave.__name__), *api.turn("Half of it."), api.user("go on")]
             self.ask(self.running, api, history)
             self.assert_upstream_saw(f"A thought {leave.__name__}.")
+
+    @each_form()
+    def test_a_request_is_forgotten_without_the_garbage_collector(self, api: Api, stream: bool) -> None:
+        """A cycle would hold its history, perhaps of 28 MB, until the next full collection."""
+        self.fake.answer(CALLING, DONE)
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        self.loop(self.running, api, [api.user("Forget this.")], stream=stream)
+        kept = lambda each: isinstance(each, ChatRequest) and "Forget this." in str(each.messages)  # noqa: E731
+        wait_until(lambda: not any(map(kept, gc.get_objects())))
 
     @each_api()
     def test_a_bug_in_the_store_releases_the_slot(self, api: Api) -> None:

@@ -13,6 +13,7 @@ once DeepSeek has run a search, everything stays text.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, OtherReasoning, ToolCall
@@ -56,9 +57,10 @@ class WrittenCalls:
         self._is_forced = is_forced(request.tool_choice)
         # A completion has one text and a list of calls; the answers of other APIs have both in their order.
         self._is_completion = request.client_api == server_tools.CHAT
+        # Whether markup may be a call, computed when an answer has some. A method would make a cycle, which holds the
+        # request until the next full garbage collection.
+        self._may_count = cache(lambda: not brings_markup(request))
         self._answer = _Answer(self._markers, self._may_count, holds_text=self._is_forced)
-        # Whether the request brings markup; None until an answer has some.
-        self._is_quoting: bool | None = None
         # The calls that were made of markup, and the markup as it came.
         self.calls: list[ToolCall] = []
         self.markup: list[str] = []
@@ -145,11 +147,6 @@ class WrittenCalls:
         released = [_extra(delta, reasoning=thought, other_reasoning=answer.other_reasoning)] if thought else []
         released += [_extra(delta, text=text)] if text else []
         return [*released, _extra(delta, calls=tuple(calls))] if calls else released
-
-    def _may_count(self) -> bool:
-        if self._is_quoting is None:
-            self._is_quoting = brings_markup(self._request)
-        return not self._is_quoting
 
     def _end(self, reason: str | None) -> list[str | CallPiece]:
         """What is held at the end of the answer: text, and the calls that are made of it."""
