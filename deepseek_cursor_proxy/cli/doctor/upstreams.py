@@ -23,7 +23,7 @@ from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination, Origin
 
-# A healthy upstream answers in a fraction of these, and all checks together shall take seconds.
+# A healthy upstream answers in a fraction of these, and all checks together must take seconds.
 _CONNECT_SECONDS = 4.0
 _ANSWER_SECONDS = 4.0
 # A call without a key is made as well: the upstream answers it 401.

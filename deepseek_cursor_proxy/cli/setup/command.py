@@ -111,7 +111,7 @@ def run(options: dict[str, Any]) -> int:
     return code
 
 
-# The proxy that clients shall use …
+# The proxy that clients will use …
 
 
 def _endpoint(config: ProxyConfig, url: str | None) -> tuple[ProxyEndpoint, str | None]:

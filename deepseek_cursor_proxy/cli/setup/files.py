@@ -192,7 +192,7 @@ def _finish(real: Path, draft: Path) -> None:
 
 @dataclass(frozen=True)
 class FileChange:
-    """A file as it is, as it would be without setup, and as it shall be; None where there is no file."""
+    """A file as it is, as it would be without setup, and as it will be; None where there is no file."""
 
     path: Path
     now: bytes | None

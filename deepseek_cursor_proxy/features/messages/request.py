@@ -69,7 +69,7 @@ def parse(
         # If it were ignored, all but the last turn of the chat would be lost.
         raise BadRequest("Threads are not kept here. Send all messages, without thread.", param="thread", code=THREADS)
     if needs_limit and body.get("safeguards"):
-        # Claude Code 2.1.278 and later, in auto mode: the server shall judge the calls. Its contract for gateways wants
+        # Claude Code 2.1.278 and later, in auto mode: asks the server to judge calls. Its contract for gateways wants
         # a 400 that names the field. Claude Code then asks without it, and some versions judge the calls themselves.
         raise BadRequest(
             "safeguards: DeepSeek does not check tool calls. With CLAUDE_CODE_AUTO_MODE_SERVER=0 Claude Code checks "
