@@ -119,15 +119,11 @@ def _options(body: Json) -> SessionOptions:
     ttl = body.get("ttl_seconds")
     if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl < 10**10):
         raise bad_field("ttl_seconds", "a number above 0")
-    parser = optional(body, "tool_parser", str, "a string")
-    return SessionOptions(
-        name,
-        tuple(tags),
-        optional(body, "track_tree", bool, "true or false") or False,
-        export.check_parser(parser or export.HERMES),
-        ttl,
-        reads_written_calls=bool(parser),
-    )
+    parser = optional(body, "tool_parser", str, "a string") or ""
+    if parser not in ("", export.HERMES):
+        raise BadRequest("tool_parser is hermes; no other encoding is part of this proxy.", param="tool_parser")
+    tracks_tree = optional(body, "track_tree", bool, "true or false") or False
+    return SessionOptions(name, tuple(tags), tracks_tree, ttl, reads_written_calls=bool(parser))
 
 
 def _base_url(request: HttpRequest, session: Session) -> str:

@@ -36,7 +36,6 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deepseek_cursor_proxy.errors import BadRequest
 from deepseek_cursor_proxy.features.sessions.trajectory import Json, Node, Session
 from deepseek_cursor_proxy.features.tokens.estimate import estimate_text
 from deepseek_cursor_proxy.json_codec import as_list, as_object, object_in
@@ -55,7 +54,7 @@ def session_json(session: Session, base_url: str) -> dict[str, Any]:
         "name": options.name,
         "tags": list(options.tags),
         "model_name": session.model,
-        "tool_parser": options.tool_parser,
+        "tool_parser": HERMES,
         "track_tree": options.track_tree,
         "base_url": base_url,
         "created_at": session.created_at,
@@ -174,13 +173,6 @@ class Piece(NamedTuple):
     author: int | None = None
     # The end mark of an answer.
     is_end: bool = False
-
-
-def check_parser(name: str) -> str:
-    """The name of a rendering. Raises BadRequest if the rendering is not available."""
-    if name != HERMES:
-        raise BadRequest("tool_parser is hermes; no other encoding is part of this proxy.", param="tool_parser")
-    return name
 
 
 def render(messages: Sequence[Json], tools: Sequence[Json] = (), *, for_answer: bool = False) -> list[Piece]:

@@ -67,7 +67,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_cir
 _TABLES = """
 CREATE TABLE sessions (
     id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, caller BLOB NOT NULL, name TEXT NOT NULL, tags TEXT NOT NULL,
-    track_tree INTEGER NOT NULL, tool_parser TEXT NOT NULL, reads_written_calls INTEGER NOT NULL, chat BLOB,
+    track_tree INTEGER NOT NULL, reads_written_calls INTEGER NOT NULL, chat BLOB,
     model TEXT NOT NULL, created_at REAL NOT NULL, used_at REAL NOT NULL, expires_at REAL, requests INTEGER NOT NULL,
     nodes INTEGER NOT NULL, tokens INTEGER NOT NULL, cost REAL, bytes INTEGER NOT NULL
 ) STRICT;
@@ -89,7 +89,7 @@ CREATE TABLE nodes (
 CREATE INDEX nodes_by_session ON nodes (session);
 CREATE INDEX nodes_by_head ON nodes (session, head)"""
 # "DScs".
-_SCHEMA = Schema(0x44536373, 5, _TABLES)
+_SCHEMA = Schema(0x44536373, 6, _TABLES)
 
 
 class Limits(NamedTuple):
@@ -164,7 +164,7 @@ class SessionStore:
     def _select(self, condition: str, *values: object) -> Sequence[Session]:
         with self.database.reader() as connection:
             rows = connection.execute(
-                "SELECT uuid, name, tags, track_tree, tool_parser, reads_written_calls, model, created_at, used_at, "
+                "SELECT uuid, name, tags, track_tree, reads_written_calls, model, created_at, used_at, "
                 "requests, nodes, tokens, cost FROM sessions "
                 f"WHERE {condition} AND (expires_at IS NULL OR expires_at > ?) ORDER BY created_at DESC, id DESC",
                 (*values, self._clock()),
@@ -465,23 +465,21 @@ def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, cha
     return _last_id(
         connection.execute(
             # Two processes may hold one session of a caller in memory until an upstream accepts its key.
-            "INSERT OR IGNORE INTO sessions (uuid, caller, name, tags, track_tree, tool_parser, reads_written_calls, "
+            "INSERT OR IGNORE INTO sessions (uuid, caller, name, tags, track_tree, reads_written_calls, "
             "chat, model, created_at, used_at, expires_at, requests, nodes, tokens, cost, bytes) "
-            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,NULL,0)",
+            "VALUES (?,?,?,?,?,?,?,?,?,?,?,0,0,0,NULL,0)",
             (
                 session.uuid, caller, options.name, json.dumps(options.tags), options.track_tree,
-                options.tool_parser, options.reads_written_calls, chat, session.model, created_at,
-                session.used_at, expires_at,
+                options.reads_written_calls, chat, session.model, created_at, session.used_at, expires_at,
             ),
         )
     )  # fmt: skip
 
 
 def _session(uuid: str, name: str, tags: str, *rest: Any) -> Session:
-    track_tree, parser, reads_written_calls, model, created_at, used_at, requests, nodes, tokens, cost = rest
-    options = SessionOptions(
-        name, tuple(json.loads(tags)), bool(track_tree), parser, reads_written_calls=bool(reads_written_calls)
-    )
+    track_tree, reads_written_calls, model, created_at, used_at, requests, nodes, tokens, cost = rest
+    is_read = bool(reads_written_calls)
+    options = SessionOptions(name, tuple(json.loads(tags)), bool(track_tree), reads_written_calls=is_read)
     return Session(uuid, options, model, created_at, used_at, requests, nodes, tokens, cost)
 
 

@@ -27,7 +27,6 @@ class SessionOptions:
     tags: tuple[str, ...] = ()
     # Every step is a node, and not only the ends of trajectories.
     track_tree: bool = False
-    tool_parser: str = "hermes"
     ttl_seconds: float | None = None
     # Whether calls in the model's own markup become calls: the client has asked for the parser by name.
     reads_written_calls: bool = False

@@ -67,6 +67,11 @@ class TestSessions(SessionsTestCase):
         found = self.json("GET", f"/s/{session}")
         self.assertEqual((2, 1), (found["num_requests"], found["num_nodes"]))
 
+    def test_another_encoding_than_hermes_is_refused(self) -> None:
+        for name in ("deepseek", "other"):
+            reply = self.reply("POST", "/sessions/create", {"tool_parser": name})
+            self.assertEqual((400, "tool_parser"), (reply.status, reply.value["error"]["param"]))
+
     def test_lone_surrogates_are_no_error(self) -> None:
         self.create(name="\ud800", tags=["\ud800"])
         self.assertEqual([["?", ["\ud800"]]], [[each["name"], each["tags"]] for each in self.listed()])

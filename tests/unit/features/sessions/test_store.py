@@ -80,9 +80,7 @@ class TestSessions(StoreTestCase):
         sessions = [self.create(reads_written_calls=is_named) for is_named in (True, False)]
         found = [self.open().get(ME, session) for session in sessions]
         options = [each.options for each in found if each is not None]
-        self.assertEqual(
-            [("hermes", True), ("hermes", False)], [(o.tool_parser, o.reads_written_calls) for o in options]
-        )
+        self.assertEqual([True, False], [each.reads_written_calls for each in options])
 
     def test_a_session_counts_its_requests_tokens_and_money(self) -> None:
         session = self.create()
