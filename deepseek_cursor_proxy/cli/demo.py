@@ -84,9 +84,8 @@ class _Answer(NamedTuple):
 
     status: int
     content: str
-    calls: tuple[Mapping[str, Any], ...]
-    error: str
-    is_whole: bool
+    calls: Sequence[Mapping[str, Any]] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,8 @@ class _Request:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether DeepSeek took it at the first try, and the answer came through whole."""
-        return [seen.status for seen in self.received] == [200] and self.answer.is_whole
+        """Whether DeepSeek took it at the first try, and the answer came through."""
+        return [seen.status for seen in self.received] == [self.answer.status] == [200]
 
     @property
     def turns(self) -> list[tuple[str | None, str | None]]:
@@ -125,7 +124,7 @@ def _play(deepseek: "SmallDeepSeek", base_url: str) -> list[_Request]:
             before, thoughts = len(deepseek.seen), list(deepseek.thoughts)
             answer = _post(base_url, messages)
             requests.append(_Request(list(messages), deepseek.seen[before:], answer, thoughts))
-            if not answer.is_whole:
+            if answer.status != 200:
                 return requests
             # As Cursor echoes it: null for a turn of calls alone.
             echo = {"role": "assistant", "content": answer.content}
@@ -139,25 +138,16 @@ def _play(deepseek: "SmallDeepSeek", base_url: str) -> list[_Request]:
 
 def _post(base_url: str, messages: Sequence[Message]) -> _Answer:
     url = urlsplit(base_url)
-    body = {"model": "deepseek-v4-pro", "messages": messages, "tools": _TOOLS, "stream": True}
+    body = {"model": "deepseek-v4-pro", "messages": messages, "tools": _TOOLS}
     headers = {"Authorization": "Bearer sk-demo", "Content-Type": "application/json"}
     with closing(HTTPConnection(url.hostname or "", url.port, timeout=30)) as connection:
         connection.request("POST", f"{url.path}/chat/completions", json.dumps(body).encode(), headers)
         response = connection.getresponse()
-        data = response.read()
+        reply = json.loads(response.read())
     if response.status != 200:
-        return _Answer(response.status, "", (), str(json.loads(data)["error"]["message"]), is_whole=False)
-    content, end = "", None
-    calls: dict[int, dict[str, Any]] = {}
-    for line in data.splitlines():
-        for choice in json.loads(line[6:])["choices"] if line.startswith(b"data: {") else ():
-            content += choice["delta"].get("content") or ""
-            end = choice["finish_reason"] or end
-            for piece in choice["delta"].get("tool_calls") or ():
-                # The first piece of a call has all but its arguments.
-                call = calls.setdefault(piece["index"], {**piece, "function": {**piece["function"], "arguments": ""}})
-                call["function"]["arguments"] += piece["function"].get("arguments") or ""
-    return _Answer(200, content, tuple(calls.values()), "", is_whole=end is not None)
+        return _Answer(response.status, "", error=reply["error"]["message"])
+    message = reply["choices"][0]["message"]
+    return _Answer(200, message["content"] or "", message.get("tool_calls") or ())
 
 
 # DeepSeek …
@@ -181,15 +171,15 @@ class SmallDeepSeek(TCPServer):
         self.thoughts: list[str] = []
 
     def reply_to(self, payload: dict[str, Any]) -> dict[str, Any] | None:
-        """The model's answer, as the delta of a stream; None if the reasoning of a turn is missing."""
+        """The model's answer; None if the reasoning of a turn is missing."""
         turns = [message for message in payload["messages"] if message["role"] == "assistant"]
         is_refused = any("reasoning_content" not in turn for turn in turns)
         self.seen.append(ReceivedRequest(payload, 400 if is_refused else 200))
         if is_refused:
             return None
-        delta = _weather_answer(payload["messages"])
-        self.thoughts.append(delta["reasoning_content"])
-        return delta
+        answer = _weather_answer(payload["messages"])
+        self.thoughts.append(answer["reasoning_content"])
+        return answer
 
 
 def _weather_answer(messages: Sequence[Message]) -> dict[str, Any]:
@@ -205,11 +195,11 @@ def _weather_answer(messages: Sequence[Message]) -> dict[str, Any]:
     if messages[-1]["content"] == _QUESTIONS[1]:
         thought, text = "I know enough to reply.", "Yes, take an umbrella."
     reasoning = f"After {len(messages)} messages ({digest[:8]}): {thought}"
-    delta: dict[str, Any] = {"role": "assistant", "content": text, "reasoning_content": reasoning}
+    answer: dict[str, Any] = {"role": "assistant", "content": text, "reasoning_content": reasoning}
     if name:
         function = {"name": name, "arguments": arguments}
-        delta["tool_calls"] = [{"index": 0, "id": f"call_00_{digest[:24]}", "type": "function", "function": function}]
-    return delta
+        answer["tool_calls"] = [{"id": f"call_00_{digest[:24]}", "type": "function", "function": function}]
+    return answer
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -222,20 +212,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        delta = self.server.reply_to(payload)
-        self.send_response(400 if delta is None else 200)
-        self.send_header("Content-Type", "application/json" if delta is None else "text/event-stream")
+        answer = self.server.reply_to(payload)
+        end = "tool_calls" if answer and "tool_calls" in answer else "stop"
+        choices = [{"index": 0, "message": answer, "finish_reason": end}]
+        reply: dict[str, Any] = {"id": "demo", "model": payload["model"], "choices": choices}
+        if answer is None:
+            reply = {"error": {"message": MISSING_REASONING, "type": "invalid_request_error"}}
+        self.send_response(400 if answer is None else 200)
+        self.send_header("Content-Type", "application/json")
         self.end_headers()
-        if delta is None:
-            error = {"message": MISSING_REASONING, "type": "invalid_request_error", "code": "invalid_request_error"}
-            self.wfile.write(json.dumps({"error": error}).encode())
-            return
-        end = "tool_calls" if "tool_calls" in delta else "stop"
-        for part, finish in ((delta, None), ({}, end)):
-            choice = {"index": 0, "delta": part, "finish_reason": finish}
-            event = {"id": "demo", "object": "chat.completion.chunk", "created": 0, "model": payload["model"]}
-            self.wfile.write(b"data: " + json.dumps({**event, "choices": [choice]}).encode() + b"\n\n")
-        self.wfile.write(b"data: [DONE]\n\n")
+        self.wfile.write(json.dumps(reply).encode())
 
 
 # The story …
