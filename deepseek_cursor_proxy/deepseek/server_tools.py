@@ -67,14 +67,18 @@ def has_any(request: ChatRequest) -> bool:
     return bool(request.server_tools) or any(message.server_items is not None for message in request.messages)
 
 
+def cannot_force() -> BadRequest:
+    return BadRequest(
+        "tool_choice forces a tool that DeepSeek runs itself, and this upstream does not run it. Leave the choice out, "
+        "or force a function.",
+        param="tool_choice",
+    )
+
+
 def leave_out(request: ChatRequest) -> ChatRequest:
     """The request without server tools, for an upstream that runs none. Raises BadRequest if it forces one."""
     if is_forced(request):
-        raise BadRequest(
-            "tool_choice forces a tool that DeepSeek runs itself, and this upstream does not run it. Leave the choice "
-            "out, or force a function.",
-            param="tool_choice",
-        )
+        raise cannot_force()
     kinds = {f"tool {safe_text(tool['type'], 60)}" for tool in request.server_tools}
     choice = request.tool_choice if request.tools else None
     return request._replace(server_tools=(), tool_choice=choice, dropped=tuple(sorted({*request.dropped, *kinds})))

@@ -140,7 +140,7 @@ class Attempt:
             prepared = server_turns.complete(prepared, client.namespace, find, client.memory)
         prepared.check_size(max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes))
         request = use_template_roles(sort_tools(prepared.request), self.api.host, client.memory)
-        self.prepared = prepared = prepared._replace(request=request)
+        self.prepared = prepared = prepared if request is prepared.request else prepared._replace(request=request)
         number, tracker, refused = client.report.number, self._tracker, self._refused_tools
         is_second, divergence, has_old_tools = self.was_refused_for_reasoning, tracker.divergence, tracker.has_old_tools
         client.report.emit(Restored(number, prepared, is_second, self.api, divergence, refused, has_old_tools))
@@ -280,7 +280,7 @@ def read_stream(response: StreamedResponse, read: Read, record_sent: Callable[[]
                 elif events.batch or part.isspace():
                     # Nothing but comments and blank lines.
                     response.note_keep_alive()
-                if events.is_durable:
+                if events.is_stored_first:
                     if events.early_count:
                         yield events.take_early()
                     record_sent()
@@ -310,7 +310,7 @@ def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, A
         if isinstance(piece, Heartbeat):
             yield ParsedEvents([piece])
         else:
-            yield ParsedEvents([*read_answer(decode_answer(piece))], is_durable=True)
+            yield ParsedEvents([*read_answer(decode_answer(piece))], is_stored_first=True)
 
 
 def decode_answer(raw: bytes) -> dict[str, Any]:

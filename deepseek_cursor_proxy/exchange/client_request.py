@@ -52,8 +52,9 @@ class RequestReport:
     """
 
     __slots__ = (
-        "_is_known", "_key", "_number", "_numbers", "admission", "api", "body_bytes", "caller", "client",
-        "conversation", "emit", "has_ended", "name", "prefix", "requested_model", "started", "started_at", "stream",
+        "_is_known", "_key", "_number", "_numbers", "admission", "api", "body_bytes", "client",
+        "conversation", "emit", "has_ended", "name", "namespace", "prefix", "requested_model", "started", "started_at",
+        "stream",
     )  # fmt: skip
 
     def __init__(self, observers: Observers, numbers: Iterator[int], api: str, prefix: str = "") -> None:
@@ -64,8 +65,8 @@ class RequestReport:
         self.api = api
         self.started_at = time.time()
         self.started = time.monotonic()
-        # The caller's namespace, and whether `access` knows it.
-        self.caller = b""
+        # The caller's, and whether `access` knows it.
+        self.namespace = b""
         # That of its [keys.NAME], if it has one.
         self.name = ""
         self._is_known: Callable[[], bool] = lambda: False
@@ -96,14 +97,14 @@ class RequestReport:
     @property
     def key(self) -> str:
         """The name of the caller, or a digest that names it; "" as long as it is not known (see `access`)."""
-        if not self._key and self.caller and self._is_known():
+        if not self._key and self.namespace and self._is_known():
             # A key that was accepted stays so for the rest of the request.
-            self._key = self.name or caller_digest(self.caller)
+            self._key = self.name or caller_digest(self.namespace)
         return self._key
 
     def add_caller(self, namespace: bytes, is_known: Callable[[], bool] = lambda: True, name: str = "") -> None:
         """`is_known` is asked again with every event: an upstream may have accepted the key by then."""
-        self.caller = namespace
+        self.namespace = namespace
         self._is_known = is_known
         self.name = name
 

@@ -164,12 +164,12 @@ class Exchange:
         with closing(self._attempt.read()) as steps:
             for events in steps:
                 self._add_up(events.batch)
-                if events.is_durable:
+                if events.is_stored_first:
                     is_empty = is_empty or self._can_repeat()
                 if is_empty:
                     # Only the usage can follow.
                     continue
-                if events.is_durable:
+                if events.is_stored_first:
                     self._recorder.record_complete(events.batch, self._attempt)
                     if self._reply.is_finished and self._attempt.response is not None:
                         self._attempt.response.end_soon()
@@ -295,14 +295,15 @@ class Exchange:
                 attempt.close(was_complete=is_complete)
                 self._failover.end(was_complete=is_complete and not is_cached)
             finally:
-                finished = self._finished_event()
+                usage = self._reply.usage
+                # Of this answer alone, without a discarded one before it.
+                tokens = read_usage(usage) if usage is not None else None
+                finished = self._finished_event(tokens)
                 self._report.end(finished)
         if is_cached:
             # A cached answer says nothing new about the upstream.
             return
-        if (usage := self._reply.usage) is not None:
-            # Of this answer alone, without a discarded one before it.
-            tokens = read_usage(usage)
+        if tokens is not None:
             prompt = PromptTokens(tokens.prompt, tokens.hit, finished.upstream, finished.facts.model)
             self._tracker.record_tokens(prompt)
         if is_complete:
@@ -310,7 +311,7 @@ class Exchange:
                 self._reply, has_thinking=attempt.request.thinking, was_transcript=attempt.was_refused_for_reasoning
             )
 
-    def _finished_event(self) -> Finished:
+    def _finished_event(self, tokens: Tokens | None) -> Finished:
         attempt, reply, facts = self._attempt, self._reply, self._report.facts(self._attempt.request)
         seconds, reasons = time.monotonic() - self._started, self._failover.retries.reasons
         written, repair = attempt.written_calls, None
@@ -320,7 +321,7 @@ class Exchange:
         usage = reply.usage
         if self._discarded:
             usage = add_usage(usage or {}, self._discarded)
-        tokens = read_usage(usage) if usage is not None else None
+            tokens = read_usage(usage)
         # A cached answer says nothing about DeepSeek's prefix cache.
         is_cached = attempt.is_cached
         connect = attempt.response.connect_seconds if attempt.response is not None else self._connect_seconds

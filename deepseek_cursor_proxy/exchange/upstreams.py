@@ -410,6 +410,5 @@ def find_targets(client: ClientRequest, conversation: bytes, upstreams: Upstream
     if server_tools.is_forced(chat):
         found = [target for target in found if target.upstream.runs_server_tools]
         if not found:
-            # Raises BadRequest: the request forces a tool that no upstream runs.
-            server_tools.leave_out(chat)
+            raise server_tools.cannot_force()
     return FoundTargets(found, routed)

@@ -147,7 +147,7 @@ class PreparedRequest(NamedTuple):
             [
                 len(message.reasoning or "") + len(message.details or "") + len(message.server_items or "")
                 for message in self.request.messages
-                if message.role == "assistant"
+                if message.reasoning or message.details or message.server_items
             ]
         )
         # The calls of all choices are made at once.

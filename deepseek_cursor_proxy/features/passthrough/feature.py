@@ -74,7 +74,7 @@ def _send(services: Services, client: ClientRequest, api: RelayedApi, key: str, 
     finish = partial(_finish, report, destination.name)
     wants_stream = api.last_event is not None and client.body.get("stream") is True
     try:
-        slot = services.upstream_client.call_limits.of(setting).acquire(client.peer, report.caller)
+        slot = services.upstream_client.call_limits.of(setting).acquire(client.peer, report.namespace)
         response = services.upstream_client.send_to(destination, raw, credential, client.peer, slot)
         finish = partial(finish, may_cost=response.status < 400)
         # The key is the owner's: the client must not read it in the response.
