@@ -13,6 +13,7 @@ An exchange opens before the first byte of a reply, so that a refusal is an HTTP
 import logging
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
@@ -143,20 +144,20 @@ def _take_all(exchange: "OpenExchange", batches: Batches, writer: Writer, space_
         batches.close()
 
 
+@dataclass(eq=False, slots=True)
 class _AnswerBody:
     """An answer that is written while it is sent; closing it ends the exchange, also before the first byte."""
 
-    def __init__(self, exchange: "OpenExchange", events: Events) -> None:
-        self._events = events
-        self._exchange = exchange
+    exchange: "OpenExchange"
+    events: Events
 
     @property
     def is_finished(self) -> bool:
-        return self._exchange.is_closed
+        return self.exchange.is_closed
 
     def __iter__(self) -> Iterator[bytes]:
-        return self._events
+        return self.events
 
     def close(self) -> None:
-        self._events.close()
-        self._exchange.close()
+        self.events.close()
+        self.exchange.close()

@@ -162,7 +162,7 @@ class Connections:
 
     def start(self, sock: socket.socket, most: int, serve: Callable[[], None], server: ServerContext) -> None:
         """Have a thread call `serve` for an accepted client, or refuse the client if there are `most` already."""
-        count = len(self)
+        count = self._threads.busy
         if count < most:
             has_thread = self._threads.start(serve)
         else:

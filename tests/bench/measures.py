@@ -105,6 +105,21 @@ def small_requests(contest: Contest, scale: Scale) -> Iterator[Row]:
     yield Row("  CPU per request (mean)", "ms", means(kept.cpu, 1000))
 
 
+def new_connections(contest: Contest, scale: Scale) -> Iterator[Row]:
+    """A client that connects for every request."""
+    request = {target.name: post(target.url, question("bench:plain")) for target in contest.all}
+
+    def ask(target: Target) -> float:
+        started = time.perf_counter()
+        with closing(Client(target.url)) as client:
+            client.ask(request[target.name])
+            return 1000 * (time.perf_counter() - started)
+
+    rounds = contest.run_rounds("new connections", scale.requests // 2, ask)
+    yield Row("small request on a new connection: added p50", "ms", medians(added_times(rounds.results)))
+    yield Row("  CPU per request (mean)", "ms", means(rounds.cpu, 1000))
+
+
 def first_events(contest: Contest, scale: Scale) -> Iterator[Row]:
     body = question("bench:stream 8", stream=True)
     rounds = _ask(contest, "first events", scale.requests // 2, lambda: body, lambda timing: 1000 * timing.first)
