@@ -3,7 +3,7 @@ ProxyErrors. A pooled connection that turns out to be closed is replaced once.
 
 A call is a urllib request, opened by an opener that has exactly one handler, ours, which uses a pooled connection. So
 urllib does nothing on its own: it follows no redirect (the key must not travel), hands the request to no proxy of the
-environment, and raises no error page as an exception. `call_limit` bounds the calls at once, `connect` opens
+environment, and raises no error page as an exception. `call_limit` bounds the calls at once, `connections` opens
 connections, `response` reads what comes back.
 """
 
@@ -25,8 +25,15 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
-from deepseek_cursor_proxy.upstream.connect import Connector, ConnectTimeout, is_permanent
-from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPool, Destination, Origin
+from deepseek_cursor_proxy.upstream.connections import (
+    Connection,
+    ConnectionPool,
+    Connector,
+    ConnectTimeout,
+    Destination,
+    Origin,
+    is_permanent,
+)
 from deepseek_cursor_proxy.upstream.response import ClosedBeforeResponse, UpstreamResponse
 
 

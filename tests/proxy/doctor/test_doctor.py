@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.features.dashboard import stats
 from deepseek_cursor_proxy.features.redis import state
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from deepseek_cursor_proxy.upstream import connect
+from deepseek_cursor_proxy.upstream import connections
 from tests.fake_deepseek import FakeDeepSeek
 from tests.support.admin_client import AdminCase
 from tests.support.raw_upstream import HANG, RawUpstream, ScriptedReply, TunnelProxy
@@ -277,7 +277,7 @@ class BrokenTest(DoctorCase):
     def use_unknown_name(self, scheme: str) -> None:
         self.use_upstream(f"{scheme}://deepseek.invalid")
         failure = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        self.enterContext(mock.patch.object(connect, "_resolve", side_effect=failure))
+        self.enterContext(mock.patch.object(connections, "_resolve", side_effect=failure))
 
     @fails(
         "upstream", r"deepseek.invalid:443 cannot be reached \(Name or service not known\)", "network and --base-url"

@@ -16,10 +16,16 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import Deadline
-from deepseek_cursor_proxy.upstream import connect, connections
+from deepseek_cursor_proxy.upstream import connections
 from deepseek_cursor_proxy.upstream.client import UpstreamClient
-from deepseek_cursor_proxy.upstream.connect import Address, Connector, ConnectTimeout
-from deepseek_cursor_proxy.upstream.connections import Connection, Destination, Origin
+from deepseek_cursor_proxy.upstream.connections import (
+    Address,
+    Connection,
+    Connector,
+    ConnectTimeout,
+    Destination,
+    Origin,
+)
 from tests.support.harness import SocketTestCase
 from tests.support.polling import wait_until
 from tests.support.raw_upstream import CERTIFICATE, KEEP, KEY, RawUpstream, ScriptedReply, TunnelProxy
@@ -214,7 +220,7 @@ class TestAddresses(ConnectingTestCase):
 
     def resolving(self, *addresses: tuple[str, int]) -> Any:
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
-        return mock.patch.object(connect, "_resolve", return_value=found)
+        return mock.patch.object(connections, "_resolve", return_value=found)
 
     def test_a_dead_address_leaves_time_for_the_next(self) -> None:
         upstream = self.upstream(tls=False)
@@ -233,7 +239,7 @@ class TestAddresses(ConnectingTestCase):
             filler.setblocking(False)
             filler.connect_ex(silent.getsockname())
         with self.resolving(silent.getsockname(), ("127.0.0.1", upstream.port)):
-            with mock.patch.object(connect, "_ADDRESS_SECONDS", 0.05):
+            with mock.patch.object(connections, "_ADDRESS_SECONDS", 0.05):
                 self.open(self.origin(upstream, "several.test"))
         with self.resolving(silent.getsockname()), self.assertRaises(ConnectTimeout):
             self.open(self.origin(upstream, "silent.test"), timeout=0.1)
@@ -247,7 +253,7 @@ class TestAddresses(ConnectingTestCase):
             self.open(Origin("http", "several.test", 1))
 
     def resolve(self, host: str, port: int, seconds: float = PATIENCE, peer: Peer | None = None) -> list[Address]:
-        return connect.resolve(host, port, Deadline.after(seconds), peer)
+        return connections.resolve(host, port, Deadline.after(seconds), peer)
 
     def test_a_slow_lookup_ends_with_its_deadline_or_its_client(self) -> None:
         answer = threading.Event()
@@ -259,7 +265,7 @@ class TestAddresses(ConnectingTestCase):
             answer.wait(PATIENCE)
             return []
 
-        with mock.patch.object(connect, "_resolve", resolved):
+        with mock.patch.object(connections, "_resolve", resolved):
             with self.assertRaises(ConnectTimeout):
                 self.resolve("slow.test", 1, 0.01)
             with self.assertRaises(ClientGone):
@@ -317,7 +323,7 @@ class TestProxies(ConnectingTestCase):
         upstream = self.upstream()
         proxy = self.tunnel(upstream.port)
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", upstream.port))]
-        with mock.patch.object(connect, "_resolve", return_value=found):
+        with mock.patch.object(connections, "_resolve", return_value=found):
             for exempt in ("example.test", "*"):
                 environment = {**self.environment(proxy), "NO_PROXY": exempt}
                 self.assertEqual(b"{}", self.call(self.URL, environment=environment))

@@ -11,8 +11,7 @@ from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone
 from deepseek_cursor_proxy.net.wait import wait_readable
 from deepseek_cursor_proxy.upstream import connections
-from deepseek_cursor_proxy.upstream.connect import Connector
-from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPool, Origin
+from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPool, Connector, Origin
 from tests.unit.net.test_wait import Client
 
 SOON = 10.0
