@@ -2,8 +2,6 @@
 
 import json
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -13,7 +11,7 @@ from deepseek_cursor_proxy.features.responses.feature import Responses
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.proxy import ROUTES
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw
-from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase, read_reply, request_bytes
 from tests.support.histories import TOOLS
 from tests.support.polling import wait_until
 from tests.support.raw_streams import EVENT_STREAM
@@ -25,18 +23,6 @@ PATHS = ("/v1/chat/completions", "/chat/completions", "/openai/deployments/deeps
 PLAIN: dict[str, Any] = {}
 LISTED: dict[str, Any] = {"access_keys": [OWNER]}
 EXPOSED: dict[str, Any] = {"ngrok": True}
-# What a tunnel, a browser or a liar may add. None of it opens anything.
-ABOUT_THE_SOURCE = (
-    "X-Forwarded-For: 127.0.0.1",
-    "X-Forwarded-Host: localhost",
-    "X-Forwarded-Proto: https",
-    "X-Real-IP: 127.0.0.1",
-    "Forwarded: for=127.0.0.1;host=localhost",
-    "Origin: http://localhost:9000",
-    "Cookie: session=1",
-    "Proxy-Authorization: Bearer sk-the-key-of-the-owner",
-    "X-Original-URL: /healthz",
-)
 
 
 class AccessTestCase(SocketTestCase):
@@ -83,12 +69,6 @@ class TestAccessKeys(AccessTestCase):
         self.assertEqual(200, self.round_trip(proxy, "\r\n".join(head).encode() + data)[0])
         self.assertEqual([OWNER, OWNER], self.keys_upstream())
 
-    def test_two_different_keys_are_one_too_many(self) -> None:
-        for settings in (PLAIN, LISTED):
-            lines = (f"Authorization: Bearer {OWNER}", f"api-key: {STRANGER}")
-            status, _, error = self.reply_to_head(self.proxy(**settings), *lines)
-            self.assertEqual((400, "two_keys"), (status, error["code"]))
-
     def test_only_health_and_the_model_list_answer_without_a_key(self) -> None:
         for settings in (PLAIN, LISTED, EXPOSED):
             proxy = self.proxy(**settings)
@@ -104,13 +84,6 @@ class TestAccessKeys(AccessTestCase):
                 with self.subTest(path, method=method, **settings):
                     with self.connect(proxy, f"{method} {path} HTTP/1.0\r\n\r\n".encode()) as sock:
                         self.assertTrue(sock.makefile("rb").readline().startswith(b"HTTP/1.1 %d " % expected))
-
-    def test_a_forged_source_address_gives_no_access(self) -> None:
-        for settings in (LISTED, PLAIN):
-            proxy = self.proxy(**settings)
-            for host in ("localhost", "127.0.0.1", f"127.0.0.1:{proxy.address[1]}"):
-                head = [f"POST {PATHS[0]} HTTP/1.1", f"Host: {host}", "Content-Length: 9", *ABOUT_THE_SOURCE, "", ""]
-                self.assertEqual(401, self.round_trip(proxy, "\r\n".join(head).encode())[0])
 
     def test_after_many_wrong_keys_strangers_have_to_wait_and_the_owner_does_not(self) -> None:
         proxy = self.proxy(access_keys=[OWNER])
@@ -157,23 +130,6 @@ class TestPinning(AccessTestCase):
         self.assertEqual(1, lines.count(f"only the key {AccessKey.of(OWNER)} is served"))
         self.assertNotIn(OWNER, lines)
 
-    def test_the_loser_of_a_race_may_finish_and_is_refused_after(self) -> None:
-        both = threading.Barrier(2)
-
-        def answer(payload: dict[str, Any]) -> Answer:
-            # Neither is accepted before the other has been let in.
-            both.wait(PATIENCE)
-            return Answer(content="So be it.")
-
-        fake = self.enterContext(FakeDeepSeek(responder=answer))
-        proxy = self.proxy(ngrok=True, upstream_base_url=fake.url)
-        sockets = {key: self.connect(proxy) for key in (OWNER, STRANGER)}
-        for key, sock in sockets.items():
-            sock.sendall(request_bytes(BODY, key=key))
-        self.assertEqual([200, 200], [read_reply(sock)[0] for sock in sockets.values()])
-        fake.answer(Answer(content="Again."))
-        self.assertEqual([200, 401], sorted(self.status(proxy, key) for key in sockets))
-
     def test_a_slow_body_is_refused_when_another_key_was_pinned_meanwhile(self) -> None:
         proxy = self.proxy(ngrok=True)
         request = request_bytes(BODY, headers=["Expect: 100-continue"], key=STRANGER)
@@ -184,11 +140,6 @@ class TestPinning(AccessTestCase):
         sock.sendall(body)
         self.assertEqual(401, read_reply(sock)[0])
         self.assertEqual([OWNER], self.keys_upstream())
-
-    def test_a_crowd_of_first_requests_with_one_key_is_served(self) -> None:
-        proxy = self.proxy(ngrok=True)
-        with ThreadPoolExecutor(30) as pool:
-            self.assertEqual([200] * 30, list(pool.map(self.status, [proxy] * 30)))
 
 
 class TestHeldKey(AccessTestCase):
@@ -295,14 +246,6 @@ class TestPassthrough(RouteTestCase):
         self.assertRegex(message, "Ask a DeepSeek model first, or name your key in access_keys")
         self.assertEqual(200, self.status(proxy, OWNER))
         self.assertEqual(([418, 401]), [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
-        self.assertEqual(1, len(self.other.seen))
-
-    def test_routes_on_loopback_are_for_the_first_key_that_deepseek_accepted(self) -> None:
-        proxy = self.proxy(passthrough=self.routes)
-        self.assertEqual([401, 401], [self.passed(proxy, key)[0] for key in (OWNER, "x")])
-        self.assertEqual(200, self.status(proxy, OWNER))
-        self.assertEqual([418, 401], [self.passed(proxy, key)[0] for key in (OWNER, STRANGER)])
-        self.assertEqual(200, self.status(proxy, STRANGER))
         self.assertEqual(1, len(self.other.seen))
 
 

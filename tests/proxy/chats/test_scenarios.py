@@ -4,7 +4,6 @@ Display is off unless the scenario is about it, so that only the store can resto
 the strict fake, which refuses what DeepSeek refuses: a scenario that ends well was accepted.
 """
 
-import copy
 import json
 from collections.abc import Callable
 from typing import Any
@@ -108,18 +107,6 @@ class TestMatching(ScenarioTestCase):
         sent = json.dumps(self.fake.accepted[-1])
         for words in ("First.", "Third.", "seen elsewhere", "It is done."):
             self.assertIn(words, sent)
-
-    def test_20_back_to_an_answer_that_was_regenerated(self) -> None:
-        client = self.chat(Answer(reasoning="Old.", content="Old answer."))
-        old = copy.deepcopy(client.messages)
-        client.messages = client.messages[:1]
-        self.fake.answer(Answer(reasoning="New.", content="New answer."))
-        client.ask("question 1")
-        self.go_on(client)
-        self.assert_upstream_saw("New.")
-        client.messages = old
-        self.go_on(client)
-        self.assert_upstream_saw("Old.")
 
     def test_23_no_user_message_at_all(self) -> None:
         client = self.loop()

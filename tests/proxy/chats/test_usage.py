@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.fake_deepseek import Answer, Raw
+from tests.fake_deepseek import Raw
 from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.raw_streams import EVENT_STREAM
 
@@ -68,16 +68,6 @@ class TestUsage(SocketTestCase):
                 self.assertEqual("Hi", "".join(each["choices"][0]["delta"].get("content", "") for each in found))
                 self.assertEqual("stop", found[-1]["choices"][0]["finish_reason"])
                 self.assertFalse(any("usage" in each for each in found))
-
-    def test_several_answers_have_their_usage_in_the_last_chunk(self) -> None:
-        self.fake.answer(*[Answer(reasoning="Hm.", content="Hello.")] * 2)
-        whole = self.chunks(self.running, {**ASKED, "n": 2})[-1]["usage"]
-        self.fake.answer(*[Answer(reasoning="Hm.", content="Hello.")] * 2)
-        *found, last = self.chunks(self.running, {**BODY, "n": 2})
-        self.assertEqual(whole["completion_tokens"], last["usage"]["completion_tokens"])
-        self.assertFalse(any("usage" in each for each in found))
-        ends = [each["choices"][0]["index"] for each in (*found, last) if each["choices"][0]["finish_reason"]]
-        self.assertEqual([0, 1], sorted(ends))
 
     def test_requested_usage_is_one_chunk_after_the_finish(self) -> None:
         for name, upstream in UPSTREAM.items():

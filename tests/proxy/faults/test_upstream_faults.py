@@ -57,13 +57,6 @@ class TestEveryByte(FaultTestCase):
                     # One by one: a complete answer's connection is kept, and here nobody listens on it any more.
                     self.assert_error(good, HANG, [cut], request_timeout=PATIENCE)
 
-    def test_an_answer_in_single_bytes_is_whole(self) -> None:
-        plays = [ScriptedReply([good.data[at : at + 1] for at in range(len(good.data))]) for good in GOOD]
-        proxy, _ = self.scripted_proxy(plays)
-        for number, good in enumerate(GOOD):
-            with self.subTest(good.name):
-                self.assertEqual(WHOLE, self.ask(self.connect(proxy), number, stream=good.is_stream).verdict)
-
     def assert_error(self, good: Any, then: str, at: list[int], **settings: Any) -> None:
         plays = [ScriptedReply.of(good.data[:cut], then) for cut in at]
         proxy, _ = self.scripted_proxy(plays, **settings)
@@ -273,16 +266,6 @@ class TestOddAnswers(FaultTestCase):
                 self.assertNotIn(b"400000", reply.body)
                 self.assertNotIn(b"late", reply.body)
                 self.assertNotIn(b'"error"', reply.body)
-
-    def test_characters_may_be_split_at_every_byte(self) -> None:
-        data = b"".join(EVENTS)
-        bytes_of_characters = [at for at in range(1, len(data)) if data[at] >= 0x80]
-        plays = [ScriptedReply([STREAM_HEAD + data[:at], data[at:]]) for at in bytes_of_characters]
-        proxy, _ = self.scripted_proxy(plays)
-        sock = self.connect(proxy)
-        for number, at in enumerate(bytes_of_characters):
-            with self.subTest(at):
-                self.assertEqual(WHOLE, self.ask(sock, number).verdict)
 
     def test_lone_and_split_surrogates_are_passed_on(self) -> None:
         halves = [delta(content="\ud83d"), delta(content="\ude00"), delta(content="\ud800 alone"), delta("stop")]

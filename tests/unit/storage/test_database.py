@@ -2,7 +2,6 @@ import logging
 import os
 import random
 import sqlite3
-import stat
 import subprocess
 import sys
 import threading
@@ -32,16 +31,6 @@ class TestDatabase(StoreFileTestCase):
     def pragma(self, opened: Database, name: str) -> object:
         with opened.reader() as connection:
             return connection.execute(f"PRAGMA {name}").fetchone()[0]
-
-    @unittest.skipUnless(os.name == "posix", "modes are a POSIX thing")
-    def test_the_files_of_the_store_are_private_whatever_the_umask(self) -> None:
-        before = os.umask(0)
-        self.addCleanup(os.umask, before)
-        insert(self.open())
-        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in self.path.parent.iterdir()}
-        self.assertEqual({"store.sqlite3", "store.sqlite3-wal", "store.sqlite3-shm"}, set(modes))
-        self.assertEqual({0o600}, set(modes.values()))
-        self.assertEqual(0o700, stat.S_IMODE(self.path.parent.stat().st_mode))
 
     def test_a_file_of_an_earlier_version_is_set_aside_with_one_line(self) -> None:
         for version in (11, 0, -1):

@@ -56,16 +56,6 @@ class PrivateFilesTest(unittest.TestCase):
             private_files.make_directory(self.place)
         self.assertTrue(self.place.is_dir())
 
-    def test_a_new_file_is_private(self) -> None:
-        for mask in (0, 0o077, 0o777):
-            with self.subTest(oct(mask)):
-                self.umask(mask)
-                created, written = self.place / f"created{mask}", self.place / f"written{mask}"
-                private_files.create(created)
-                private_files.write(written, b"words")
-                self.expect_mode(0o600, created, written)
-                self.assertEqual(written.read_bytes(), b"words")
-
     @unittest.skipUnless(os.name == "posix", "modes mean little on Windows")
     def test_a_new_file_is_private_from_the_first_moment(self) -> None:
         """Another process could open it between its creation and a chmod."""

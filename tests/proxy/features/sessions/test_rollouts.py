@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.fake_deepseek import Answer, Call
+from tests.fake_deepseek import Answer
 from tests.proxy.features.sessions.test_sessions import SessionsTestCase
 from tests.support.apis import CHAT, MESSAGES, RESPONSES, Api
 from tests.support.features import needs
@@ -206,14 +206,3 @@ class TestWrittenCalls(SessionsTestCase):
                 self.fake.answer(written("search", q="cats"))
                 text = self.told(CHAT, stream=stream, session=session, proxy=proxy)
                 self.assertEqual(is_call, '"tool_calls"' in text)
-
-    def test_a_host_that_has_sent_a_call_as_such_is_believed(self) -> None:
-        for stream in (False, True):
-            proxy = self.proxy()
-            for answer, is_call in (
-                (written("search", q="cats"), True),
-                (Answer(calls=(Call("call_00_abcdefghijklmnopqrstu", "search", "{}"),)), True),
-                (written("search", q="cats"), False),
-            ):
-                self.fake.answer(answer)
-                self.assertEqual(is_call, '"tool_calls"' in self.told(CHAT, stream=stream, proxy=proxy))

@@ -201,17 +201,6 @@ class TestNodes(SessionsTestCase):
         (node,) = self.nodes(session)
         self.assertEqual(["One.", "Two."], [each["reasoning_content"] for each in node["messages"][1::2]])
 
-    @needs("choices")
-    def test_several_answers_are_branches(self) -> None:
-        session = self.create()["uuid"]
-        self.fake.answer(Answer(content="One."), Answer(content="Two."))
-        usage = self.ask(session, QUESTION, n=2)["usage"]
-        nodes, (found,) = self.nodes(session), self.listed()
-        # The request was paid once.
-        self.assertEqual((usage["total_tokens"], 1), (found["tokens"], sum(node["cost"] is not None for node in nodes)))
-        self.assertEqual(found["cost"], sum(node["cost"] or 0 for node in nodes))
-        self.assertEqual({"One.", "Two."}, {node["messages"][-1]["content"] for node in nodes})
-
     def test_a_request_outside_of_sessions_is_recorded_only_if_all_are(self) -> None:
         body = {"model": "deepseek-v4-pro", "messages": [QUESTION]}
         self.json("POST", "/v1/chat/completions", body)

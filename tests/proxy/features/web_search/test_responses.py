@@ -187,17 +187,6 @@ class TestFaults(SearchCase):
             [("reasoning", "completed"), ("web_search_call", "failed")], list(map(state, stored["output"]))
         )
 
-    def test_missing_reasoning_becomes_a_transcript(self) -> None:
-        call = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "look", "{}")
-        self.fake.answer(Answer("So.", "I look.", (call,), searches=(Search(reasoning="Where? "),)), THIRD)
-        output = self.complete(self.running, "Rain?", tools=TOOLS, store=False)["output"]
-        told = {"type": "function_call_output", "call_id": call.id, "output": "wet"}
-        history = [question("Rain?"), *as_codex([item for item in output if item["type"] != "reasoning"]), told]
-        found = self.complete(self.proxy_with_new_store(), history, tools=TOOLS, store=False)
-        self.assertEqual([], self.fake.refused)
-        self.assertIn("You are welcome.", found["output_text"])
-        self.assertIn("I look.", json.dumps(self.sent_body()["input"]))
-
     def test_no_caller_gets_the_searches_of_another(self) -> None:
         for key in ("sk-one", "sk-two"):
             self.fake.answer(replace(FIRST, searches=(Search(reasoning="Where? "),)))
