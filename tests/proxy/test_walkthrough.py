@@ -134,13 +134,6 @@ class TestMissingReasoning(SocketTestCase):
         self.assert_upstream_saw(" ")
         self.assertEqual(5, len(self.fake.accepted[-1]["messages"]))
 
-    def test_reject_is_409_without_a_call(self) -> None:
-        client = self.client(self.proxy(missing_reasoning_strategy="reject"))
-        answer = client.post(self.HISTORY)
-        self.assertEqual(409, answer.status)
-        self.assertEqual(1, answer.error["missing_reasoning_messages"])
-        self.assertEqual([], self.fake.seen)
-
     def test_without_thinking_no_reasoning_is_restored_or_missing(self) -> None:
         client = self.client(self.proxy(thinking="disabled", missing_reasoning_strategy="reject"))
         answer = client.post([*self.HISTORY[:2], {"role": "assistant", "content": "x", "reasoning_content": "y"}])

@@ -146,10 +146,6 @@ class TestBodies(HttpTestCase):
             sock.shutdown(socket.SHUT_WR)
             self.assertEqual(400, read_reply(sock)[0])
 
-    def test_a_blank_bearer_beside_an_api_key_is_ignored(self) -> None:
-        request = request_bytes(BODY, headers=["api-key: sk-azure"]).replace(b"Bearer sk-test", b"Bearer ")
-        self.assertEqual(200, self.round_trip(self.proxy(), request)[0])
-
     def test_a_long_value_in_an_error_is_cut(self) -> None:
         body = {**BODY, "tools": [{"type": "x" * 100_000}]}
         self.assertLess(len(self.round_trip(self.proxy(), request_bytes(body))[2]), 1000)
@@ -162,20 +158,6 @@ class TestConnections(HttpTestCase):
             proxy = self.proxy()
             with self.assertRaises(OSError):
                 DeepSeekProxyServer(proxy.address).server_close()
-
-    def test_a_stream_is_chunked_and_the_connection_goes_on(self) -> None:
-        sock = self.connect(self.proxy(), {**BODY, "stream": True})
-        status, headers, body = read_reply(sock)
-        self.assertEqual((200, "chunked"), (status, headers["transfer-encoding"]))
-        self.assertTrue(body.endswith(b"data: [DONE]\n\n"))
-        sock.sendall(HEALTH)
-        self.assertEqual(200, read_reply(sock)[0])
-
-    def test_http_1_0_may_ask_for_keep_alive(self) -> None:
-        sock = self.connect(self.proxy())
-        for _ in range(2):
-            sock.sendall(b"GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-            self.assertEqual("keep-alive", read_reply(sock)[1]["connection"])
 
     def test_a_slow_but_steady_reader_gets_everything(self) -> None:
         proxy = self.proxy(write_timeout=0.25)
@@ -203,16 +185,6 @@ class TestConnections(HttpTestCase):
         idle = self.connect(proxy)
         self.assert_closed(idle)
         self.assertEqual(408, self.round_trip(proxy, b"GET / HT")[0])
-
-    def test_a_slow_body_earns_time_by_its_bytes(self) -> None:
-        """With the base alone this one would be late: a byte is worth ten seconds here."""
-        sock = self.connect(self.proxy(body_timeout=0.15, body_rate=1))
-        request, pause = request_bytes(BODY), threading.Event()
-        sock.sendall(request[:-10])
-        for byte in request[-10:]:
-            pause.wait(0.03)
-            sock.sendall(bytes([byte]))
-        self.assertEqual(200, read_reply(sock)[0])
 
 
 class TestUnexpected(HttpTestCase):
@@ -325,16 +297,3 @@ class TestPaths(AppTestCase):
                 self.assertEqual((404, is_anthropic), (reply.status, body.get("type") == "error"))
                 self.assertIn(words, body["error"]["message"])
                 self.assertIn(f"POST {path} refused: 404", logs.output[0])
-
-    def test_the_log_names_a_path_without_keys_or_control_characters(self) -> None:
-        for path, expected in (
-            ("/v1/\x1b[31mred\n", "POST /v1/\\x1b[31mred\\n refused"),
-            ("/v1/" + "a/" * 900, "POST /v1/a/a"),
-            ("/v1/sk-0123456789abcdef0123456789abcdef", "POST /v1/*** refused"),
-            ("/v1/sk-short1234", "POST /v1/sk-*** refused"),
-            ("/v1/%73%6b-0123456789abcdef/x", "POST /v1/***/x refused"),
-        ):
-            with self.subTest(path[:40]), self.assertLogs("deepseek_cursor_proxy.observers.console", "INFO") as logs:
-                self.ask(path)
-            self.assertIn(expected, logs.output[0])
-            self.assertLess(len(logs.output[0]), 500)

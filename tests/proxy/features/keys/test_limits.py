@@ -277,13 +277,6 @@ class TestBudgets(LimitsTestCase):
 
 @needs("choices", "messages", "passthrough", "responses")
 class TestGroups(LimitsTestCase):
-    def test_the_limits_of_a_group_hold_on_every_way_to_ask(self) -> None:
-        keys: Any = {"ann": {"key": ANN, "group": "lab"}, "ben": {"key": BEN, "group": "lab"}}
-        for way in WAYS:
-            with self.subTest(way.name):
-                proxy = self.limited(keys=keys, groups={"lab": {"requests_per_minute": 1}})
-                self.assertEqual([200, 429], [self.go(proxy, way, key).status for key in (ANN, BEN)])
-
     def test_the_highest_price_of_the_upstreams_is_reserved(self) -> None:
         usd = {"deepseek-flash": 1, "deepseek-v4-pro": 9}
         for models in (list(usd), list(usd)[::-1]):

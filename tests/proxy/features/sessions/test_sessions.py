@@ -1,14 +1,10 @@
 """Sessions over real sockets: every API recorded by its path, and what comes out compared with what DeepSeek saw."""
 
-import contextlib
 import json
-import sqlite3
 from typing import Any
 
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Raw
 from tests.support.apis import APIS
-from tests.support.databases import age_rows
 from tests.support.features import needs
 from tests.support.harness import RawReply, RunningProxy, SocketTestCase, request_bytes
 from tests.support.histories import TOOLS
@@ -124,28 +120,6 @@ class TestSessions(SessionsTestCase):
         session = self.create(ttl_seconds=0.0001)["uuid"]
         self.assertEqual(404, self.reply("GET", f"/s/{session}").status)
 
-    def test_a_start_with_a_clock_that_is_far_ahead_deletes_few_sessions(self) -> None:
-        proxy = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
-        for _ in range(12):
-            self.json("POST", "/sessions/create", {}, proxy=proxy)
-            self.json("POST", "/v1/chat/completions", {"model": "deepseek-v4-pro", "messages": [QUESTION]}, proxy=proxy)
-        proxy.close()
-        age_rows(self.folder / "sessions.sqlite3", 200 * 24 * 3600)
-        again = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
-        self.assertEqual(11, len(self.json("GET", "/sessions", proxy=again)["sessions"]))
-
-    def test_a_session_that_is_deleted_at_once_leaves_no_byte_in_a_file(self) -> None:
-        proxy = self.proxy(ReasoningStore(self.folder / "a.sqlite3"))
-        session = self.json("POST", "/sessions/create", {}, proxy=proxy)["uuid"]
-        for number in range(3):
-            body = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": f"the secret {number}"}]}
-            self.json("POST", f"/s/{session}/v1/chat/completions", body, proxy=proxy)
-        with contextlib.closing(sqlite3.connect(self.folder / "sessions.sqlite3")) as connection:
-            bodies = [body for (body,) in connection.execute("SELECT body FROM messages")]
-        self.json("DELETE", f"/s/{session}", proxy=proxy)
-        left = b"".join(path.read_bytes() for path in self.folder.glob("sessions*"))
-        self.assertEqual((5, []), (len(bodies), [body for body in bodies if body in left]))
-
 
 class TestNodes(SessionsTestCase):
     def test_a_chat_with_tools_is_one_node_with_the_reasoning_that_deepseek_saw(self) -> None:
@@ -176,6 +150,17 @@ class TestNodes(SessionsTestCase):
         self.assertEqual([None] * 3, [node[name] for name in ("tokens", "masked_tokens", "logprobs")])
         self.assertTrue(node["estimated"])
         self.assertEqual(1, len(self.json("GET", "/sessions")["sessions"]))
+
+    @needs("choices")
+    def test_several_answers_are_branches(self) -> None:
+        session = self.create()["uuid"]
+        self.fake.answer(Answer(content="One."), Answer(content="Two."))
+        usage = self.ask(session, QUESTION, n=2)["usage"]
+        nodes, (found,) = self.nodes(session), self.listed()
+        # The request was paid once.
+        self.assertEqual((usage["total_tokens"], 1), (found["tokens"], sum(node["cost"] is not None for node in nodes)))
+        self.assertEqual(found["cost"], sum(node["cost"] or 0 for node in nodes))
+        self.assertEqual({"One.", "Two."}, {node["messages"][-1]["content"] for node in nodes})
 
     @needs("responses", "messages")
     def test_every_api_streamed_and_plain_is_recorded(self) -> None:
