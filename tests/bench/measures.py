@@ -61,20 +61,9 @@ class Scale:
 
 
 QUICK = Scale(
-    requests=200,
-    paced_chunks=200,
-    paced_rounds=2,
-    streams=3,
-    crowd_seconds=2.0,
-    crowd_rounds=1,
-    turns=(10, 50, 200),
-    turns_measured=5,
-    stored_turns=100,
-    starts=3,
-    burst_seconds=1.0,
-    bursts=2,
-    patience=5.0,
-)
+    requests=200, paced_chunks=200, paced_rounds=2, streams=3, crowd_seconds=2.0, crowd_rounds=1, turns=(10, 50, 200),
+    turns_measured=5, stored_turns=100, starts=3, burst_seconds=1.0, bursts=2, patience=5.0,
+)  # fmt: skip
 
 
 # Small requests …

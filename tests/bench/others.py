@@ -46,14 +46,9 @@ class OtherCommand:
         environment = {**os.environ, "PYTHONPATH": self.path, "HOME": str(home), "USERPROFILE": str(home)}
         with (home / "log").open("ab") as log, pinning.on_measured_core():
             process = subprocess.Popen(
-                self.words(port, upstream),
-                env=environment,
-                cwd=home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+                self.words(port, upstream), env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True,
+            )  # fmt: skip
         try:
             url = f"http://127.0.0.1:{port}/v1"
             self._wait_for_port(process, port, home / "log")

@@ -162,13 +162,10 @@ _BLOCKS = {
     "assistant": ("text", "thinking", "tool_use", "server_tool_use"),
 }
 _FIELDS: dict[str, dict[str, type]] = {
-    "text": {"text": str},
-    "image": {"source": dict},
-    "thinking": {"thinking": str},
-    "tool_use": {"id": str, "name": str, "input": dict},
-    "tool_result": {"tool_use_id": str},
+    "text": {"text": str}, "image": {"source": dict}, "thinking": {"thinking": str},
+    "tool_use": {"id": str, "name": str, "input": dict}, "tool_result": {"tool_use_id": str},
     "server_tool_use": {"id": str, "name": str, "input": dict},
-}
+}  # fmt: skip
 
 
 def _check_block(block: Json, role: str, where: str) -> None:

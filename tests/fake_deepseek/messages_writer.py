@@ -71,11 +71,9 @@ class MessageAnswer(Completion):
     def _counts(self) -> Json:
         usage = self._usage()
         counts = {
-            "input_tokens": usage["prompt_cache_miss_tokens"],
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": usage["prompt_cache_hit_tokens"],
-            "output_tokens": usage["completion_tokens"],
-        }
+            "input_tokens": usage["prompt_cache_miss_tokens"], "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": usage["prompt_cache_hit_tokens"], "output_tokens": usage["completion_tokens"],
+        }  # fmt: skip
         count = sum(_is_success(block) for block in self._blocks())
         return {**counts, "server_tool_use": {"web_search_requests": count}} if count else counts
 

@@ -298,20 +298,16 @@ class Response(Completion):
     def _native_usage(self) -> dict[str, Any]:
         usage = self._usage()
         return {
-            "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": usage["prompt_tokens_details"],
-            "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": usage["completion_tokens_details"],
+            "input_tokens": usage["prompt_tokens"], "input_tokens_details": usage["prompt_tokens_details"],
+            "output_tokens": usage["completion_tokens"], "output_tokens_details": usage["completion_tokens_details"],
             "total_tokens": usage["total_tokens"],
-        }
+        }  # fmt: skip
 
 
 _EVENT_PREFIXES = {
-    "reasoning": "response.reasoning_text",
-    "message": "response.output_text",
-    "function_call": "response.function_call_arguments",
-    "custom_tool_call": "response.custom_tool_call_input",
-}
+    "reasoning": "response.reasoning_text", "message": "response.output_text",
+    "function_call": "response.function_call_arguments", "custom_tool_call": "response.custom_tool_call_input",
+}  # fmt: skip
 
 
 def _item_events(item: dict[str, Any], text: str, size: int) -> Iterator[dict[str, Any]]:

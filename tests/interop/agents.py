@@ -88,22 +88,13 @@ CN = Agent(
     },
 )
 CODEX = Agent(
-    "codex",
-    "@openai/codex@0.169.0",
-    ".bin/codex",
-    ("exec", "--dangerously-bypass-approvals-and-sandbox"),
-    ("resume", "--last"),
-    question=(),
-    tools={"bash": "exec_command"},
-)
+    "codex", "@openai/codex@0.169.0", ".bin/codex", ("exec", "--dangerously-bypass-approvals-and-sandbox"),
+    ("resume", "--last"), question=(), tools={"bash": "exec_command"},
+)  # fmt: skip
 COPILOT = Agent(
-    "copilot",
-    "@github/copilot@1.0.102",
-    ".bin/copilot",
-    ("--allow-all-tools",),
-    ("--continue",),
+    "copilot", "@github/copilot@1.0.102", ".bin/copilot", ("--allow-all-tools",), ("--continue",),
     tools={"read": "view", "write": "create"},
-)
+)  # fmt: skip
 OPENCODE = Agent(
     "opencode",
     "opencode-ai@1.18.33",

@@ -170,14 +170,9 @@ def _run(program: Program, arguments: Sequence[str], home: Path, scratch: Path) 
     printed, errors = home / "printed", home / "errors"
     with printed.open("wb") as out, errors.open("wb") as err:
         process = subprocess.Popen(
-            [*program.command, *arguments],
-            cwd=scratch,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-        )
+            [*program.command, *arguments], cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=out,
+            stderr=err, start_new_session=True,
+        )  # fmt: skip
         try:
             status = process.wait(program.seconds)
         except subprocess.TimeoutExpired:

@@ -145,11 +145,9 @@ class PiTest(AgentCase):
     def test_the_task_by_each_api_with_what_pi_keeps(self) -> None:
         """By responses the items as they came; by messages thinking that needs the secret of the proxy."""
         for api, keep, display in (
-            ("openai-completions", "all", False),
-            ("openai-completions", "nothing", True),
-            ("openai-responses", "nothing", False),
-            ("anthropic-messages", "secret", False),
-        ):
+            ("openai-completions", "all", False), ("openai-completions", "nothing", True),
+            ("openai-responses", "nothing", False), ("anthropic-messages", "secret", False),
+        ):  # fmt: skip
             self.api = api
             with self.subTest(api, display=display):
                 self.assert_task(keep, display_reasoning=display)

@@ -92,11 +92,8 @@ class SetUpTest(SetUpCase):
     def test_its_rows_and_efforts_are_ours(self) -> None:
         self.set_up("claude-code", self.start_proxy())
         for row, model in (
-            ("fable", MODEL),
-            ("opus", MODEL),
-            ("sonnet", "deepseek-flash"),
-            ("haiku", "deepseek-flash"),
-        ):
+            ("fable", MODEL), ("opus", MODEL), ("sonnet", "deepseek-flash"), ("haiku", "deepseek-flash"),
+        ):  # fmt: skip
             for effort in ("low", "max"):
                 self.said.append(Answer("", ""))
                 self.ask("Go on.", "--model", row, "--effort", effort)

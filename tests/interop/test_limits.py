@@ -31,11 +31,9 @@ class LimitsTest(SocketTestCase):
             base_url=proxy.url, api_key=KEY, max_retries=retries, http_client=openai.DefaultHttpxClient(trust_env=False)
         )
         other = anthropic.Anthropic(
-            base_url=proxy.url.removesuffix("/v1"),
-            auth_token=KEY,
-            max_retries=retries,
+            base_url=proxy.url.removesuffix("/v1"), auth_token=KEY, max_retries=retries,
             http_client=anthropic.DefaultHttpxClient(trust_env=False),
-        )
+        )  # fmt: skip
         self.addCleanup(one.close)
         self.addCleanup(other.close)
         return {

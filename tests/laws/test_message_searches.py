@@ -68,11 +68,8 @@ class Blocks:
     def _call(self) -> Json:
         call_id = f"call_{self._next():02}_{self._rng.getrandbits(80):020x}"
         return {
-            "type": "tool_use",
-            "id": call_id,
-            "name": "read_file",
-            "input": {"path": words(self._rng, 2), "n": [1]},
-        }
+            "type": "tool_use", "id": call_id, "name": "read_file", "input": {"path": words(self._rng, 2), "n": [1]},
+        }  # fmt: skip
 
 
 class Turn(NamedTuple):

@@ -160,12 +160,9 @@ class _Chat(Api):
         answer = cursor.add_up(reply.chunks if reply.is_stream else [reply.value])
         usage = answer.usage or {}
         return Said(
-            answer.content,
-            answer.reasoning or "",
-            answer.calls,
-            answer.finish_reason or "",
+            answer.content, answer.reasoning or "", answer.calls, answer.finish_reason or "",
             usage.get("total_tokens", 0),
-        )
+        )  # fmt: skip
 
     def whole(self, reply: RawReply) -> Json:
         answer = cursor.add_up(reply.chunks if reply.is_stream else [reply.value])

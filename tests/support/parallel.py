@@ -192,10 +192,8 @@ class _HelperResult(unittest.TestResult):
     def outcomes(self) -> dict[str, Any]:
         """What `_report` needs to know."""
         kinds: dict[str, list[tuple[unittest.TestCase, str]]] = {
-            "failures": self.failures,
-            "errors": self.errors,
-            "skipped": self.skipped,
-        }
+            "failures": self.failures, "errors": self.errors, "skipped": self.skipped,
+        }  # fmt: skip
         # A subtest is a problem of its test.
         problems = {str(getattr(test, "test_case", test)) for found in kinds.values() for test, _ in found}
         found = {kind: [(str(test), text) for test, text in found] for kind, found in kinds.items()}

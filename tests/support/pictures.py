@@ -79,10 +79,8 @@ def _messages_result(name: str) -> Json:
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 QUESTIONS: dict[str, Callable[[str], Json]] = {"chat": _chat, "responses": _responses, "messages": _messages}
 RESULTS: dict[str, Callable[[str], Json]] = {
-    "chat": _chat_result,
-    "responses": _responses_result,
-    "messages": _messages_result,
-}
+    "chat": _chat_result, "responses": _responses_result, "messages": _messages_result,
+}  # fmt: skip
 
 
 class PictureTestCase(SocketTestCase):

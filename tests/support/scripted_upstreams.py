@@ -301,12 +301,6 @@ def generate(rng: random.Random) -> Case:
     faults = tuple(rng.choice(few if rng.random() < 0.7 else names) for _ in range(rng.randint(1, 6)))
     tables = tuple(rng.choice((0, 1, 2)) for _ in range(rng.choice((0, 1, 2, 2, 3))))
     return Case(
-        faults,
-        tables,
-        budget=rng.choice((0, 2, 20, 20)),
-        stream=rng.random() < 0.8,
-        is_unknown=rng.random() < 0.3,
-        has_search=rng.random() < 0.3,
-        is_home=rng.random() < 0.4,
-        is_held=rng.random() < 0.2,
-    )
+        faults, tables, budget=rng.choice((0, 2, 20, 20)), stream=rng.random() < 0.8, is_unknown=rng.random() < 0.3,
+        has_search=rng.random() < 0.3, is_home=rng.random() < 0.4, is_held=rng.random() < 0.2,
+    )  # fmt: skip

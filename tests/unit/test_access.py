@@ -17,12 +17,9 @@ ANTHROPIC = "sk-ant-api03-the-key-of-the-owner-at-another-company"
 CHAT = "/v1/chat/completions"
 ROUTE: Any = {"gpt-*": {"base_url": "https://x", "key_env": "K"}}
 FOREIGN: tuple[dict[str, str], ...] = (
-    {"host": "evil.example"},
-    {"host": "EVIL.example.:9000"},
-    {"host": "localhost", "origin": "http://evil.example"},
-    {"host": "127.0.0.1:9000", "origin": "null"},
-    {"host": "evil.example", "x_forwarded_host": "localhost"},
-)
+    {"host": "evil.example"}, {"host": "EVIL.example.:9000"}, {"host": "localhost", "origin": "http://evil.example"},
+    {"host": "127.0.0.1:9000", "origin": "null"}, {"host": "evil.example", "x_forwarded_host": "localhost"},
+)  # fmt: skip
 ALLOWED = 20  # wrong keys of one source until it has to wait
 FORGIVEN = 3.0  # seconds until one of them is forgotten
 
@@ -396,15 +393,8 @@ class TestRateLimit(AccessTest):
         access = self.access(access_keys=[OWNER])
         self.exhaust(access)
         for name in (
-            "x_forwarded_for",
-            "x_real_ip",
-            "forwarded",
-            "host",
-            "via",
-            "cf_connecting_ip",
-            "origin",
-            "cookie",
-        ):
+            "x_forwarded_for", "x_real_ip", "forwarded", "host", "via", "cf_connecting_ip", "origin", "cookie",
+        ):  # fmt: skip
             for value in ("127.0.0.1", "localhost", "192.0.2.77", "for=192.0.2.77"):
                 self.assertEqual(429, self.status(access, STRANGER, **{name: value}))
 

@@ -190,12 +190,10 @@ class TestHeldKey(AccessTestCase):
         odd = json.dumps({"error": {"message": HELD, HELD: [{"a": f"<{HELD}>"}, 1, None]}}).encode()
         with self.assertLogs("deepseek_cursor_proxy", "DEBUG") as logged:
             for step, stream, expected in (
-                (Failure(403, f"{HELD} may not do that"), False, 403),
-                (Failure(402, HELD), True, 402),
-                (Failure(400, body=odd), False, 400),
-                (Failure(500, body=f"<html>{HELD}".encode()), False, 500),
+                (Failure(403, f"{HELD} may not do that"), False, 403), (Failure(402, HELD), True, 402),
+                (Failure(400, body=odd), False, 400), (Failure(500, body=f"<html>{HELD}".encode()), False, 500),
                 (quoting, True, 200),
-            ):
+            ):  # fmt: skip
                 with self.subTest(step):
                     self.fake.answer(step)
                     status, headers, body = self.ask(proxy, body={**BODY, "stream": stream})
@@ -260,14 +258,11 @@ class TestForeignNames(RouteTestCase):
         ("/v1/messages", {"max_tokens": 2000, "messages": [{"role": "user", "content": "hi"}]}),
     )
     FOREIGN = (
-        (b"Host: evil.example", b""),
-        (b"Host: EVIL.EXAMPLE.:9000", b""),
-        (b"Host: localhost\r\nOrigin: http://evil.example", b""),
-        (b"Host: localhost\r\nOrigin: null", b""),
-        (b"Host: evil.example\r\nX-Forwarded-Host: localhost", b""),
-        (b"Host: localhost", b"http://evil.example"),
+        (b"Host: evil.example", b""), (b"Host: EVIL.EXAMPLE.:9000", b""),
+        (b"Host: localhost\r\nOrigin: http://evil.example", b""), (b"Host: localhost\r\nOrigin: null", b""),
+        (b"Host: evil.example\r\nX-Forwarded-Host: localhost", b""), (b"Host: localhost", b"http://evil.example"),
         (b"Host: evil.example", b"http://localhost"),
-    )
+    )  # fmt: skip
 
     def send(self, proxy: RunningProxy, path: str, body: dict[str, Any], name: tuple[bytes, bytes]) -> tuple[int, Any]:
         """The answer to a request with these header lines in place of its Host, and this in front of its path."""

@@ -10,18 +10,11 @@ THOUGHT = " Look at\n\n  a.py first, \u2028then decide.\n"
 CALL = Call("call_0", "read_file", "{}")
 CALLING = Answer(reasoning=THOUGHT, content="Looking.", calls=(CALL,))
 MANGLED = {
-    "empty": "",
-    "a space": " ",
-    "line breaks": "\n\n",
-    "an invisible space": "\ufeff",
-    "trimmed": THOUGHT.strip(),
-    "without spaces": "".join(THOUGHT.split()),
-    "in one line": " ".join(THOUGHT.split()),
-    "cut": THOUGHT[:12],
-    "joined with others": "An earlier thought.\n\n" + THOUGHT,
-    "a dot in its place": ".",
+    "empty": "", "a space": " ", "line breaks": "\n\n", "an invisible space": "\ufeff", "trimmed": THOUGHT.strip(),
+    "without spaces": "".join(THOUGHT.split()), "in one line": " ".join(THOUGHT.split()), "cut": THOUGHT[:12],
+    "joined with others": "An earlier thought.\n\n" + THOUGHT, "a dot in its place": ".",
     "words in its place": "(no reasoning)",
-}
+}  # fmt: skip
 
 
 class BlankReasoningTestCase(ApiTestCase):

@@ -60,10 +60,8 @@ WAYS: Ways = (by_closing, by_resetting, by_half_closing)
 
 # What a request looks like, and how many calls DeepSeek gets for it …
 DOORS: dict[str, tuple[dict[str, Any], int]] = {
-    "one answer": ({}, 1),
-    "three answers": ({"n": 3}, 3),
-    "passed on": ({"model": "deepseek-flash"}, 1),
-}
+    "one answer": ({}, 1), "three answers": ({"n": 3}, 3), "passed on": ({"model": "deepseek-flash"}, 1),
+}  # fmt: skip
 
 
 class DisconnectTestCase(SocketTestCase):

@@ -201,11 +201,9 @@ class TestMemory(FaultTestCase):
     def test_compressed_bombs_are_errors_in_bounded_memory(self) -> None:
         lines = width(64 * 1024, 10 * 1024 * 1024)
         bombs = (
-            (b"", b"\n", b"", lines),
-            (b"", b": " + b"x" * 90 + b"\n\n", b"", lines),
-            (b"data: ", b"x", b"", 10 * 1024 * 1024),
-            (b'{"x": "', b"x", b'"}', 10 * 1024 * 1024),
-        )
+            (b"", b"\n", b"", lines), (b"", b": " + b"x" * 90 + b"\n\n", b"", lines),
+            (b"data: ", b"x", b"", 10 * 1024 * 1024), (b'{"x": "', b"x", b'"}', 10 * 1024 * 1024),
+        )  # fmt: skip
         for (start, unit, end, size), stream in some(itertools.product(bombs, (True, False)), 3):
             packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
             bomb = packer.compress(start + unit * (size // len(unit)) + end) + packer.flush()

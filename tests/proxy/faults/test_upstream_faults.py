@@ -316,11 +316,8 @@ class TestOddAnswers(FaultTestCase):
 
     def test_arguments_of_any_depth_are_only_text(self) -> None:
         for arguments in (
-            "[" * 100_000,
-            '{"a":' * 100_000 + "1" + "}" * 100_000,
-            '{"input":"' + "\\\\" * 1000,
-            "9" * 9999,
-        ):
+            "[" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000, '{"input":"' + "\\\\" * 1000, "9" * 9999,
+        ):  # fmt: skip
             call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": arguments}}
             data = STREAM_HEAD + event(delta(tool_calls=[call])) + event(delta("tool_calls"))
             with self.subTest(arguments[:10]):

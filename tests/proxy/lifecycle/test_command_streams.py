@@ -101,12 +101,9 @@ class TestCommandStreams(unittest.TestCase):
             "DEEPSEEK_CURSOR_PROXY_BASE_URL": "http://127.0.0.1:9",
         }
         runner = subprocess.Popen(
-            [sys.executable, "-c", RUNNER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
+            [sys.executable, "-c", RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
             encoding="utf-8",
-        )
+        )  # fmt: skip
         with runner:
             for number, (line, condition) in enumerate(_cases()):
                 folder = self.home / str(number)

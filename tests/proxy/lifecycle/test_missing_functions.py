@@ -29,10 +29,8 @@ MACOS = {
     "socket": ("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "MSG_NOSIGNAL"),
 }
 PYPY: dict[str, tuple[str, ...]] = {
-    "select": ("EPOLLRDHUP", "POLLRDHUP"),
-    "tracemalloc": (),
-    "gc": ("freeze", "unfreeze", "get_freeze_count"),
-}
+    "select": ("EPOLLRDHUP", "POLLRDHUP"), "tracemalloc": (), "gc": ("freeze", "unfreeze", "get_freeze_count"),
+}  # fmt: skip
 
 WITHOUT = """
 import importlib, json, runpy, sys

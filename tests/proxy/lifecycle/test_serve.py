@@ -274,13 +274,9 @@ class ServiceStartTest(ServeTest):
         environment = {name: value for name, value in self.environment().items() if name != "PYTHONPATH"}
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, *launch.arguments],
-                cwd=launch.folder or self.home,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+                [sys.executable, *launch.arguments], cwd=launch.folder or self.home, env=environment,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         wait_until(lambda: process.poll() is not None or "Stop with Ctrl-C." in log.read_text(encoding="utf-8"))

@@ -36,16 +36,10 @@ class ItemsClient(CursorClient):
 
     def body(self, messages: Any) -> dict[str, Any]:
         return {
-            "model": "gpt-5.6-sol",
-            "instructions": "Be brief.",
-            "input": messages,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "tools": self.tools,
-            "store": False,
-            "reasoning": {"effort": "medium", "summary": "auto"},
-            "metadata": {"cursorConversationId": "chat-1"},
-        }
+            "model": "gpt-5.6-sol", "instructions": "Be brief.", "input": messages, "stream": True,
+            "stream_options": {"include_usage": True}, "tools": self.tools, "store": False,
+            "reasoning": {"effort": "medium", "summary": "auto"}, "metadata": {"cursorConversationId": "chat-1"},
+        }  # fmt: skip
 
 
 class TestResponsesItems(ShapesTestCase):

@@ -21,12 +21,10 @@ class ChoiceTest(unittest.TestCase):
 
     def test_a_program_that_is_named_is_taken_else_ngrok_with_a_token_before_cloudflared(self) -> None:
         for wanted, installed, token, name in (
-            ("ngrok", "", "", "ngrok"),
-            ("cloudflared", "", "", "cloudflared"),
-            ("on", "ngrok cloudflared", "t", "ngrok"),
-            ("on", "ngrok cloudflared", "", "cloudflared"),
+            ("ngrok", "", "", "ngrok"), ("cloudflared", "", "", "cloudflared"),
+            ("on", "ngrok cloudflared", "t", "ngrok"), ("on", "ngrok cloudflared", "", "cloudflared"),
             ("on", "cloudflared", "t", "cloudflared"),
-        ):
+        ):  # fmt: skip
             self.assertEqual(name, self.chosen(wanted, installed, token), (wanted, installed, token))
         for name in ("ngrok", "cloudflared"):
             program = tunnel.choose(name, 9000, "https://x.example", {})
@@ -49,12 +47,9 @@ class TokenTest(unittest.TestCase):
         self.assertFalse(tunnel.has_ngrok_token({}))
         self.assertTrue(tunnel.has_ngrok_token({"NGROK_AUTHTOKEN": "t"}))
         for text, has_token in (
-            ("version: 2\nauthtoken: 4nq9\n", True),
-            ("version: 3\nagent:\n    authtoken: 4nq9\n", True),
-            ("version: 2\n#authtoken: 4nq9\n", False),
-            ("version: 2\nauthtoken:\n", False),
-            ("\0\ufffd", False),
-        ):
+            ("version: 2\nauthtoken: 4nq9\n", True), ("version: 3\nagent:\n    authtoken: 4nq9\n", True),
+            ("version: 2\n#authtoken: 4nq9\n", False), ("version: 2\nauthtoken:\n", False), ("\0\ufffd", False),
+        ):  # fmt: skip
             for path in tunnel.ngrok_configurations({}):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
@@ -95,9 +90,7 @@ class BinaryTest(unittest.TestCase):
 class QuoteTest(unittest.TestCase):
     def test_a_quoted_message_has_no_token_and_no_control_characters(self) -> None:
         for text, quote in (
-            ("Your authtoken: s3cret\r\nERR", "Your authtoken: … ERR"),
-            ("--token eyJhIjoi x", "--token … x"),
-            ("\x1b[31mred\u202e", "[31mred"),
-            ("x" * 1000, "x" * 200),
-        ):
+            ("Your authtoken: s3cret\r\nERR", "Your authtoken: … ERR"), ("--token eyJhIjoi x", "--token … x"),
+            ("\x1b[31mred\u202e", "[31mred"), ("x" * 1000, "x" * 200),
+        ):  # fmt: skip
             self.assertEqual(quote, tunnel.one_line(text))

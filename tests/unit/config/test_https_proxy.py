@@ -10,12 +10,10 @@ class FromEnvironmentTest(unittest.TestCase):
     def test_https_proxy_is_parsed_in_all_usual_forms(self) -> None:
         for value, host, port in (
             ("http://proxy.example:3128", "proxy.example", 3128),
-            ("http://proxy.example:3128/", "proxy.example", 3128),
-            ("HTTP://Proxy.Example", "proxy.example", 80),
-            ("proxy.example:8080", "proxy.example", 8080),
-            ("127.0.0.1:8080", "127.0.0.1", 8080),
+            ("http://proxy.example:3128/", "proxy.example", 3128), ("HTTP://Proxy.Example", "proxy.example", 80),
+            ("proxy.example:8080", "proxy.example", 8080), ("127.0.0.1:8080", "127.0.0.1", 8080),
             ("http://[::1]:8080", "::1", 8080),
-        ):
+        ):  # fmt: skip
             self.assertEqual(OutboundProxy(host, port), from_environment({"HTTPS_PROXY": value}), value)
 
     def test_without_https_proxy_there_is_no_proxy(self) -> None:
@@ -70,9 +68,7 @@ class ExemptionTest(unittest.TestCase):
 class LocalUrlTest(unittest.TestCase):
     def test_the_address_is_one_that_a_browser_can_open(self) -> None:
         for host, url in (
-            ("127.0.0.1", "http://127.0.0.1:9001"),
-            ("0.0.0.0", "http://127.0.0.1:9001"),
-            ("::1", "http://[::1]:9001"),
-            ("::", "http://[::1]:9001"),
-        ):
+            ("127.0.0.1", "http://127.0.0.1:9001"), ("0.0.0.0", "http://127.0.0.1:9001"),
+            ("::1", "http://[::1]:9001"), ("::", "http://[::1]:9001"),
+        ):  # fmt: skip
             self.assertEqual(url, https_proxy.local_url(host, 9001))

@@ -275,12 +275,10 @@ class TestIndexes(unittest.TestCase):
 
     def test_a_piece_without_an_index_continues_the_call_with_its_id_or_the_last_one(self) -> None:
         entries, message = repaired(
-            chunk(entry("f", "{", id="a", type="function")),
-            chunk(entry(arguments="}")),
+            chunk(entry("f", "{", id="a", type="function")), chunk(entry(arguments="}")),
             chunk(entry("g", "{", id="b", type="function", index=None)),
-            chunk(entry("f", "", id="a", type="function")),
-            chunk(entry(arguments="}", id="b")),
-        )
+            chunk(entry("f", "", id="a", type="function")), chunk(entry(arguments="}", id="b")),
+        )  # fmt: skip
         self.assertEqual([0, 0, 1, 0, 1], [each["index"] for each in entries])
         self.assertEqual([("a", "f", "{}"), ("b", "g", "{}")], [tuple(call) for call in message.tool_calls])
 

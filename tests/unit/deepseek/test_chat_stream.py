@@ -112,13 +112,10 @@ class TestTemplates(unittest.TestCase):
     def test_a_chunk_with_more_than_one_text_makes_no_template(self) -> None:
         call = {"index": 0, "function": {"arguments": "x"}}
         for value in (
-            chunk({"content": "x"}, finish_reason="stop"),
-            chunk({"content": "x", "reasoning_content": "y"}),
-            chunk({"content": "", "reasoning_content": ""}),
-            chunk({"role": "assistant"}),
-            chunk({"content": "x", "tool_calls": [call]}),
-            {**chunk({"content": "x"}), "usage": {"total_tokens": 1}},
-        ):
+            chunk({"content": "x"}, finish_reason="stop"), chunk({"content": "x", "reasoning_content": "y"}),
+            chunk({"content": "", "reasoning_content": ""}), chunk({"role": "assistant"}),
+            chunk({"content": "x", "tool_calls": [call]}), {**chunk({"content": "x"}), "usage": {"total_tokens": 1}},
+        ):  # fmt: skip
             self.assertIsNone(cut(data(value)), value)
 
     def test_a_template_has_its_hole_exactly_at_the_text(self) -> None:

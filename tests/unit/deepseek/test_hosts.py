@@ -9,17 +9,12 @@ from deepseek_cursor_proxy.deepseek.hosts import ReasoningForm, choose
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 
 URLS = {
-    "https://api.deepseek.com": "deepseek",
-    "https://API.DeepSeek.com/beta": "deepseek",
-    "https://openrouter.ai/api/v1": "openrouter",
-    "https://api.siliconflow.cn/v1": "siliconflow",
-    "https://api.fireworks.ai/inference/v1": "fireworks",
-    "https://ark.cn-beijing.volces.com/api/v3": "ark",
-    "https://api.together.xyz/v1": "together",
-    "http://127.0.0.1:8000/v1": "auto",
-    "https://notopenrouter.ai/v1": "auto",
-    "https://openrouter.ai.example.com/v1": "auto",
-}
+    "https://api.deepseek.com": "deepseek", "https://API.DeepSeek.com/beta": "deepseek",
+    "https://openrouter.ai/api/v1": "openrouter", "https://api.siliconflow.cn/v1": "siliconflow",
+    "https://api.fireworks.ai/inference/v1": "fireworks", "https://ark.cn-beijing.volces.com/api/v3": "ark",
+    "https://api.together.xyz/v1": "together", "http://127.0.0.1:8000/v1": "auto",
+    "https://notopenrouter.ai/v1": "auto", "https://openrouter.ai.example.com/v1": "auto",
+}  # fmt: skip
 THINKING_FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "deepseek": ({"thinking": {"type": "enabled"}, "reasoning_effort": "max"}, {"thinking": {"type": "disabled"}}),
     "openrouter": ({"reasoning": {"effort": "xhigh"}}, {"reasoning": {"enabled": False}}),

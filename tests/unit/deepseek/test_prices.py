@@ -83,14 +83,11 @@ class TestBuiltIn(unittest.TestCase):
         kinds = (Tokens(1_000_000, 0, 0), Tokens(0, 1_000_000, 0), Tokens(0, 0, 1_000_000))
         for currency, model, moment, expected in (
             ("USD", "deepseek-flash", OFF_PEAK, (0.003, 0.15, 0.60)),
-            ("USD", "deepseek-flash", PEAK, (0.006, 0.30, 1.20)),
-            ("CNY", "deepseek-flash", OFF_PEAK, (0.02, 1, 4)),
-            ("CNY", "deepseek-flash", PEAK, (0.04, 2, 8)),
-            ("USD", "deepseek-v4-pro", OFF_PEAK, (0.022, 0.66, 1.98)),
+            ("USD", "deepseek-flash", PEAK, (0.006, 0.30, 1.20)), ("CNY", "deepseek-flash", OFF_PEAK, (0.02, 1, 4)),
+            ("CNY", "deepseek-flash", PEAK, (0.04, 2, 8)), ("USD", "deepseek-v4-pro", OFF_PEAK, (0.022, 0.66, 1.98)),
             ("USD", "deepseek-v4-pro", PEAK, (0.044, 1.32, 3.96)),
-            ("CNY", "deepseek-v4-pro", OFF_PEAK, (0.15, 4.5, 13.5)),
-            ("CNY", "deepseek-v4-pro", PEAK, (0.30, 9, 27)),
-        ):
+            ("CNY", "deepseek-v4-pro", OFF_PEAK, (0.15, 4.5, 13.5)), ("CNY", "deepseek-v4-pro", PEAK, (0.30, 9, 27)),
+        ):  # fmt: skip
             with self.subTest(model, currency=currency, moment=moment):
                 prices = price_list(currency)
                 self.assertEqual(expected, tuple(amount(prices, model, moment, tokens) for tokens in kinds))
@@ -172,12 +169,10 @@ class TestOwnPrices(unittest.TestCase):
 class TestAmounts(unittest.TestCase):
     def test_amounts_below_each_other_have_the_same_digits(self) -> None:
         for value, currency, total, request in (
-            (0.0061, "USD", "$0.01", "$0.0061"),
-            (0.00004, "USD", "<$0.01", "<$0.0001"),
-            (12.345, "CNY", "¥12.35", "¥12.3450"),
-            (1234.5, "USD", "$1,234.50", "$1,234.5000"),
+            (0.0061, "USD", "$0.01", "$0.0061"), (0.00004, "USD", "<$0.01", "<$0.0001"),
+            (12.345, "CNY", "¥12.35", "¥12.3450"), (1234.5, "USD", "$1,234.50", "$1,234.5000"),
             (0.0, "USD", "$0.00", "$0.0000"),
-        ):
+        ):  # fmt: skip
             self.assertEqual((total, request), (format_amount(value, currency), format_amount(value, currency, 4)))
 
     def test_the_steps_of_a_price_are_in_order(self) -> None:

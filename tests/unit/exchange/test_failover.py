@@ -155,10 +155,8 @@ class TestCauses(unittest.TestCase):
 
     def test_a_model_that_is_not_known(self) -> None:
         by_field = [
-            refused(400, code="model_not_found"),
-            refused(404, param="model"),
-            refused(422, code="invalid_model"),
-        ]
+            refused(400, code="model_not_found"), refused(404, param="model"), refused(422, code="invalid_model"),
+        ]  # fmt: skip
         self.assert_causes(Cause.OTHER, *by_field, *(refused(400, text) for text in UNKNOWN_MODELS))
         self.assert_causes(Cause.OTHER, refused(404), refused(404, "There is no file x"))
 

@@ -165,17 +165,14 @@ class TestReasoningForms(DatabaseTestCase):
         upstream = self.upstream()
         read = Delta(reasoning="r", text="a", other_reasoning=OtherReasoning("think"))
         for answer, form in (
+            (ANSWERS[ReasoningForm.THINK], ReasoningForm.CONTENT), (Delta(text="a"), ReasoningForm.CONTENT),
             (ANSWERS[ReasoningForm.THINK], ReasoningForm.CONTENT),
-            (Delta(text="a"), ReasoningForm.CONTENT),
-            (ANSWERS[ReasoningForm.THINK], ReasoningForm.CONTENT),
-            (ANSWERS[ReasoningForm.THINK], ReasoningForm.THINK),
-            (Delta(text="a"), ReasoningForm.THINK),
-            (read, ReasoningForm.THINK),
-            (ANSWERS[ReasoningForm.REASONING], ReasoningForm.REASONING),
+            (ANSWERS[ReasoningForm.THINK], ReasoningForm.THINK), (Delta(text="a"), ReasoningForm.THINK),
+            (read, ReasoningForm.THINK), (ANSWERS[ReasoningForm.REASONING], ReasoningForm.REASONING),
             (ANSWERS[ReasoningForm.THINK], ReasoningForm.REASONING),
             (ANSWERS[ReasoningForm.THINK], ReasoningForm.REASONING),
             (ANSWERS[ReasoningForm.CONTENT], ReasoningForm.CONTENT),
-        ):
+        ):  # fmt: skip
             upstream.learn(reply(answer))
             self.assertIs(form, upstream.chat_api().host.form)
 

@@ -43,11 +43,9 @@ TURNS = (
 COST = Cost(0.0061, 0.01, 0.0, "USD", "2026-09-10")
 FACTS = RequestFacts(7, 1000.0, "chat", "abcabcabcabc", body_bytes=1234)
 USAGE = {
-    "prompt_tokens": 1000,
-    "completion_tokens": 50,
-    "prompt_tokens_details": {"cached_tokens": 980},
+    "prompt_tokens": 1000, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 980},
     "completion_tokens_details": {"reasoning_tokens": 30},
-}
+}  # fmt: skip
 
 
 def restored(

@@ -138,12 +138,10 @@ class TestOtherShapes(unittest.TestCase):
     def test_the_conversation_id_comes_from_cursor_or_the_prompt_cache_key(self) -> None:
         named = {"cursorConversationId": "c"}
         for body, name in (
-            ({"metadata": named}, "c"),
-            ({"metadata": named, "prompt_cache_key": "k"}, "c"),
-            ({"metadata": {}, "prompt_cache_key": "k"}, "k"),
-            ({"metadata": {"x": 1}}, ""),
+            ({"metadata": named}, "c"), ({"metadata": named, "prompt_cache_key": "k"}, "c"),
+            ({"metadata": {}, "prompt_cache_key": "k"}, "k"), ({"metadata": {"x": 1}}, ""),
             ({"prompt_cache_key": ""}, ""),
-        ):
+        ):  # fmt: skip
             self.assertEqual(name, parsed(**body).chat_name.id)
 
     def test_images_are_limited_for_models_that_see_them(self) -> None:
@@ -254,11 +252,9 @@ class TestRead(unittest.TestCase):
 
     def test_unknown_thinking_options_are_reported_as_dropped(self) -> None:
         fields = {
-            "thinking": {"type": "galactic", "budget_tokens": 5},
-            "chat_template_kwargs": {"tools_in_user": True},
-            "extra_body": {"top_k": 1},
-            "reasoning": {"effort": "huge", "summary": "auto"},
-        }
+            "thinking": {"type": "galactic", "budget_tokens": 5}, "chat_template_kwargs": {"tools_in_user": True},
+            "extra_body": {"top_k": 1}, "reasoning": {"effort": "huge", "summary": "auto"},
+        }  # fmt: skip
         named = "thinking.budget_tokens chat_template_kwargs.tools_in_user extra_body.top_k reasoning.summary"
         dropped = (*named.split(), "thinking.type galactic", "reasoning_effort huge")
         self.assertEqual(ThinkingOptions(None, "huge", dropped), read_thinking(fields))
@@ -295,17 +291,11 @@ class TestPriority(unittest.TestCase):
     def test_a_short_answer_is_written_without_thinking_unless_the_client_names_it(self) -> None:
         """Thinking counts into the limit and would use it up."""
         named = (
-            {"thinking": ON},
-            {"enable_thinking": True},
-            {"reasoning_effort": "low"},
-            {"reasoning": {"effort": "x"}},
-        )
+            {"thinking": ON}, {"enable_thinking": True}, {"reasoning_effort": "low"}, {"reasoning": {"effort": "x"}},
+        )  # fmt: skip
         unnamed = (
-            {},
-            {"thinking": {"type": "adaptive"}},
-            {"reasoning": {"summary": "auto"}},
-            {"reasoning_effort": None},
-        )
+            {}, {"thinking": {"type": "adaptive"}}, {"reasoning": {"summary": "auto"}}, {"reasoning_effort": None},
+        )  # fmt: skip
         for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
             for limit, fields, thinking in (
                 *((999, fields, True) for fields in named),

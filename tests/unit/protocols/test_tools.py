@@ -421,10 +421,8 @@ class TestEchoedMessage(unittest.TestCase):
     def test_a_turn_with_custom_calls_is_stored_as_the_client_will_echo_it(self) -> None:
         """Whatever the model wrote: unwrapped for the client and wrapped again it is the same call."""
         whole = (
-            json.dumps({"input": PATCH}, indent=2),
-            json.dumps({"input": '{"input":"x"}'}),
-            '{"input":"x","extra":1}',
-        )
+            json.dumps({"input": PATCH}, indent=2), json.dumps({"input": '{"input":"x"}'}), '{"input":"x","extra":1}',
+        )  # fmt: skip
         halves = ('{"input": "half a pa', '{"input": "half\\u00')
         for arguments in (*whole, *halves, '{"patch":"x"}', "", "nonsense"):
             answer = assistant("", ("a", "ApplyPatch", arguments), ("b", "Read", '{"input": "x"}'))

@@ -189,10 +189,8 @@ class TestNearest(unittest.TestCase):
     def test_an_edited_chat_is_known_again_by_its_answers(self) -> None:
         chat, begun = seen((*CHAT, *NEXT)), seen(CHAT[:2])
         for edited in (
-            changed(2, assistant("cut")),
-            changed(3, result("call_1", "[elided]")),
-            changed(5, user("stop")),
-        ):
+            changed(2, assistant("cut")), changed(3, result("call_1", "[elided]")), changed(5, user("stop")),
+        ):  # fmt: skip
             self.assert_nearest(chat, [chat, begun], seen((*edited, *NEXT)))
 
     def test_a_rewritten_system_prompt_or_tool_set_does_not_hide_the_chat(self) -> None:

@@ -63,11 +63,8 @@ class TestEscape(unittest.TestCase):
 
     def test_code_in_reasoning_is_not_escaped(self) -> None:
         fences = (
-            "```html\n<b>\n</details>\n```",
-            "~~~\n<b>\n~~~",
-            "1. a\n\n   ```\n   <b>\n   ```",
-            "> ```\n> <b>\n> ```",
-        )
+            "```html\n<b>\n</details>\n```", "~~~\n<b>\n~~~", "1. a\n\n   ```\n   <b>\n   ```", "> ```\n> <b>\n> ```",
+        )  # fmt: skip
         for code in (*fences, "`Vec<String>`", "``a ` <b>``", "x:\n\n    <b>"):
             self.assertEqual(code, escape(code))
 

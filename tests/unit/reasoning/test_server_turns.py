@@ -17,11 +17,9 @@ SEARCH = {
     "action": {"type": "search", "query": "rain", "sources": ["https://a.example"]},
 }
 PAGE = {
-    "id": "ws_2",
-    "type": "web_search_call",
-    "status": "completed",
+    "id": "ws_2", "type": "web_search_call", "status": "completed",
     "action": {"type": "open_page", "url": "https://a.example"},
-}
+}  # fmt: skip
 WHERE, THERE, SO = ({"type": "thinking", "length": length} for length in (6, 7, 3))
 TEXT = {"type": "text", "length": 5}
 

@@ -69,10 +69,8 @@ class TestRecord(StoreTestCase):
 
     def test_a_reasoning_is_in_the_file_when_record_returns_true_and_else_after_close(self) -> None:
         for durability, can_wait, is_written in (
-            ("normal", False, True),
-            ("normal", True, False),
-            ("full", True, True),
-        ):
+            ("normal", False, True), ("normal", True, False), ("full", True, True),
+        ):  # fmt: skip
             with self.subTest(durability=durability, can_wait=can_wait):
                 path = self.path.with_name(f"{durability}{can_wait}")
                 self.enterContext(mock.patch.object(WriteBehind, "seconds_between_batches", 3600))

@@ -113,10 +113,8 @@ class ShapeTest(AdminCase):
         self.assertEqual([7, 6, 5, 4, 3, 2, 1], numbers)
         # The rest is known to who asks for what came after one of them, unless that is forgotten.
         for query, wanted, next_before in (
-            ("after=5", [7, 6], None),
-            ("after=5&limit=1", [7], 7),
-            ("after=9", numbers, None),
-        ):
+            ("after=5", [7, 6], None), ("after=5&limit=1", [7], 7), ("after=9", numbers, None),
+        ):  # fmt: skip
             page = self.get(admin, f"/api/requests?{query}").value
             self.assertEqual((wanted, next_before), ([row["number"] for row in page["requests"]], page["next_before"]))
         self.assertEqual(7, self.get(admin, "/api/stats").value["newest_request"])

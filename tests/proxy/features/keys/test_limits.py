@@ -218,19 +218,12 @@ class TestBudgets(LimitsTestCase):
 
     def test_another_upstream_may_use_the_greatest_length_and_every_choice_that_a_body_names(self) -> None:
         for fields, tokens in (
-            ({}, 4096),
-            ({"max_tokens": 700}, 700),
-            ({"max_tokens": 1, "max_completion_tokens": 700}, 700),
-            ({"max_tokens": 700, "max_completion_tokens": 1}, 700),
-            ({"max_output_tokens": "700"}, 700),
-            ({"max_completion_tokens": " 7e2 "}, 700),
-            ({"max_tokens": 699.5}, 700),
-            ({"max_tokens": "1e999"}, 10**6),
-            ({"max_tokens": "many"}, 4096),
-            ({"max_tokens": 350, "n": 2}, 700),
-            ({"max_tokens": "350", "n": "2"}, 700),
-            ({"max_tokens": 700, "n": 0}, 700),
-        ):
+            ({}, 4096), ({"max_tokens": 700}, 700), ({"max_tokens": 1, "max_completion_tokens": 700}, 700),
+            ({"max_tokens": 700, "max_completion_tokens": 1}, 700), ({"max_output_tokens": "700"}, 700),
+            ({"max_completion_tokens": " 7e2 "}, 700), ({"max_tokens": 699.5}, 700), ({"max_tokens": "1e999"}, 10**6),
+            ({"max_tokens": "many"}, 4096), ({"max_tokens": 350, "n": 2}, 700),
+            ({"max_tokens": "350", "n": "2"}, 700), ({"max_tokens": 700, "n": 0}, 700),
+        ):  # fmt: skip
             with self.subTest(fields):
                 proxy = self.ann(usd_per_day=9)
                 self.other.answer(Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
@@ -430,11 +423,8 @@ class TestModels(LimitsTestCase):
         proxy = self.limited(keys=keys, models={"fast": "deepseek-flash", "best": "deepseek-v4-pro"}, passthrough={})
         for way in WAYS[:3]:
             for model, is_allowed in (
-                ("fast", True),
-                ("deepseek-flash", True),
-                ("best", False),
-                ("deepseek-v4-pro", False),
-            ):
+                ("fast", True), ("deepseek-flash", True), ("best", False), ("deepseek-v4-pro", False),
+            ):  # fmt: skip
                 with self.subTest(way.name, model=model):
                     reply = self.go(proxy, way, model=model)
                     self.assertEqual(200 if is_allowed else 400 if way.api is MESSAGES else 403, reply.status)

@@ -111,10 +111,8 @@ class TestModels(MessagesTestCase):
         proxy = self.proxy(models={"mine": "deepseek-flash", "Claude-x": "deepseek-flash"})
         names = ["claude-deepseek-v4-pro", "claude-deepseek-flash", "claude-mine", "Claude-x"]
         for agent in (
-            "claude-code/2.1.327",
-            "claude-cli/2.1.327 (external, cli)",
-            "Mozilla/5.0 Claude/1.3 Electron/42",
-        ):
+            "claude-code/2.1.327", "claude-cli/2.1.327 (external, cli)", "Mozilla/5.0 Claude/1.3 Electron/42",
+        ):  # fmt: skip
             headers = {"Authorization": "Bearer sk-test", "User-Agent": agent}
             told = self.ask(proxy, "GET", "/v1/models?limit=1000", headers=headers).value
             self.assertEqual(names, [model["id"] for model in told["data"]])

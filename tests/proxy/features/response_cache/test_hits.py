@@ -346,10 +346,8 @@ class TestAsking(CacheTestCase):
     @each_api()
     def test_a_field_of_the_wrong_type_is_named(self, api: Api) -> None:
         for field, fields in (
-            ("cache", {"cache": "yes"}),
-            ("nomyo", {"nomyo": 1}),
-            ("nomyo.cache", {"nomyo": {"cache": 1}}),
-        ):
+            ("cache", {"cache": "yes"}), ("nomyo", {"nomyo": 1}), ("nomyo.cache", {"nomyo": {"cache": 1}}),
+        ):  # fmt: skip
             reply = self.post(self.running, api, **fields)
             self.assertEqual(400, reply.status)
             self.assertIn(field, reply.error["message"])

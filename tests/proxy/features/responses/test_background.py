@@ -106,12 +106,10 @@ class TestBackground(BackgroundTestCase):
         cut = Answer(reasoning="Hm.", content="Some text.", piece=4, cut_after=3)
         limit = Answer(reasoning="Hm.", content="Half", finish_reason="length")
         for step, status, code in (
-            (Failure(429, "slow"), "failed", "rate_limit_exceeded"),
-            (Failure(503, "busy"), "failed", "server_error"),
-            (Failure(400, "no"), "failed", "invalid_prompt"),
-            (cut, "failed", "server_error"),
+            (Failure(429, "slow"), "failed", "rate_limit_exceeded"), (Failure(503, "busy"), "failed", "server_error"),
+            (Failure(400, "no"), "failed", "invalid_prompt"), (cut, "failed", "server_error"),
             (limit, "incomplete", None),
-        ):
+        ):  # fmt: skip
             with self.subTest(str(step)[:20]):
                 proxy = self.proxy()
                 self.fake.answer(step)

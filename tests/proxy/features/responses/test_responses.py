@@ -65,11 +65,9 @@ class TestResponses(ResponsesTestCase):
     def test_a_response_with_invalid_json_output_fails(self) -> None:
         schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
         for text, form, status in (
-            ('{"a": 1}', {"type": "json_object"}, "completed"),
-            ("a: 1", {"type": "json_object"}, "failed"),
-            ('{"a": 1}', schema, "completed"),
-            ("a: 1", {"type": "text"}, "completed"),
-        ):
+            ('{"a": 1}', {"type": "json_object"}, "completed"), ("a: 1", {"type": "json_object"}, "failed"),
+            ('{"a": 1}', schema, "completed"), ("a: 1", {"type": "text"}, "completed"),
+        ):  # fmt: skip
             with self.subTest(text, form=form["type"]):
                 self.fake.answer(Answer(reasoning="Hm.", content=text))
                 answer = self.create(self.proxy(), "Give me JSON.", text={"format": form}, stream=True).response

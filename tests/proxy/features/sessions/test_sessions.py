@@ -96,11 +96,9 @@ class TestSessions(SessionsTestCase):
         self.ask(session, QUESTION)
         self.assertEqual([], self.json("GET", "/sessions", key=OTHER_KEY)["sessions"])
         for method, path in (
-            ("GET", f"/s/{session}"),
-            ("DELETE", f"/s/{session}"),
-            ("GET", f"/s/{session}/nodes"),
+            ("GET", f"/s/{session}"), ("DELETE", f"/s/{session}"), ("GET", f"/s/{session}/nodes"),
             ("GET", f"/s/{session}/export"),
-        ):
+        ):  # fmt: skip
             with self.subTest(method, path=path):
                 self.assertEqual(404, self.reply(method, path, key=OTHER_KEY).status)
         self.assertEqual(1, len(self.nodes(session)))

@@ -15,11 +15,8 @@ class TestBalance(unittest.TestCase):
 
     def test_odd_answers_are_errors_or_safe_to_print(self) -> None:
         odd: tuple[dict[str, Any], ...] = (
-            {},
-            {"is_available": True},
-            {"balance_infos": []},
-            {"error": {"message": "no"}},
-        )
+            {}, {"is_available": True}, {"balance_infos": []}, {"error": {"message": "no"}},
+        )  # fmt: skip
         for body in odd:
             with self.subTest(str(body)), self.assertRaises(UpstreamFailed):
                 read_account(body)

@@ -50,11 +50,9 @@ class OtherKeysTest(FilesCase):
 
     def test_setup_warns_of_a_key_in_the_environment(self) -> None:
         for name, variable in (
-            ("claude-code", "ANTHROPIC_API_KEY"),
-            ("aider", "OPENAI_API_KEY"),
-            ("aider", "AIDER_OPENAI_API_KEY"),
+            ("claude-code", "ANTHROPIC_API_KEY"), ("aider", "OPENAI_API_KEY"), ("aider", "AIDER_OPENAI_API_KEY"),
             ("qwen-code", "OPENAI_API_KEY"),
-        ):
+        ):  # fmt: skip
             with self.subTest(name, variable=variable):
                 found = self.notes(name, **{variable: "sk-other-1234567"})
                 self.assertIn(f"{variable} in the environment", found)

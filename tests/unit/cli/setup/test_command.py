@@ -76,11 +76,9 @@ class SetupTest(SetupCase):
 
     def test_a_missing_variable_is_named_with_the_file_that_keeps_it(self) -> None:
         for system, shell, file in (
-            ("linux", "/bin/zsh", "~/.zshrc"),
-            ("linux", "/usr/bin/bash", "~/.bashrc"),
-            ("darwin", "/bin/bash", "~/.bash_profile"),
-            ("linux", "", "the file that your shell"),
-        ):
+            ("linux", "/bin/zsh", "~/.zshrc"), ("linux", "/usr/bin/bash", "~/.bashrc"),
+            ("darwin", "/bin/bash", "~/.bash_profile"), ("linux", "", "the file that your shell"),
+        ):  # fmt: skip
             with mock.patch.dict(os.environ, {"SHELL": shell}), mock.patch.object(sys, "platform", system):
                 told = self.run_command("codex", "--yes").out
             self.assertIn(f"export DEEPSEEK_API_KEY=sk-…\n  To keep it, add that line to {file}", told)

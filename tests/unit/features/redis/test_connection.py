@@ -35,11 +35,8 @@ class TestEngineAddress(unittest.TestCase):
         self.assertEqual("redis://ann:***@h:1/0", str(address))
         self.assertNotIn("hunter2", repr(address))
         for url in (
-            "http://ann:hunter2@h",
-            "redis://ann:hunter2@h:x",
-            "redis://ann:hunter2@h/?x=1",
-            "redis://:hun/ter2@h",
-        ):
+            "http://ann:hunter2@h", "redis://ann:hunter2@h:x", "redis://ann:hunter2@h/?x=1", "redis://:hun/ter2@h",
+        ):  # fmt: skip
             self.assertNotIn("ter2", self.assert_refused(url, "address"), url)
 
     def test_what_is_wrong_is_said_with_the_remedy(self) -> None:

@@ -164,12 +164,10 @@ class TestEnd(unittest.TestCase):
     def test_a_failed_response_has_an_error_code_that_clients_know(self) -> None:
         too_long = BadRequest("too long", code="context_length_exceeded")
         errors: tuple[tuple[ProxyError, str], ...] = (
-            (too_long, "context_length_exceeded"),
-            (BadRequest("no"), "invalid_prompt"),
-            (QueueFull("full"), "rate_limit_exceeded"),
-            (ProxyStopping(), "server_error"),
+            (too_long, "context_length_exceeded"), (BadRequest("no"), "invalid_prompt"),
+            (QueueFull("full"), "rate_limit_exceeded"), (ProxyStopping(), "server_error"),
             (UpstreamFailed("broke"), "server_error"),
-        )
+        )  # fmt: skip
         for error, code in errors:
             self.assertEqual({"code": code, "message": error.message}, error_object(error))
 

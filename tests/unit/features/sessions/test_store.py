@@ -121,11 +121,9 @@ class TestSessions(StoreTestCase):
 
     def test_old_surplus_and_expired_sessions_are_pruned(self) -> None:
         for limits, ages, options, kept in (
-            (Limits(age_seconds=100), (200, 50), {}, 1),
-            (Limits(sessions=2), (3, 2, 1), {}, 2),
-            (Limits(), (10,), {"ttl_seconds": 5}, 0),
-            (Limits(bytes=0), (1,), {}, 0),
-        ):
+            (Limits(age_seconds=100), (200, 50), {}, 1), (Limits(sessions=2), (3, 2, 1), {}, 2),
+            (Limits(), (10,), {"ttl_seconds": 5}, 0), (Limits(bytes=0), (1,), {}, 0),
+        ):  # fmt: skip
             with self.subTest(limits):
                 self.store.close()
                 self.path.unlink()

@@ -80,14 +80,10 @@ class TestReport(ReportTestCase):
         chance = random.Random(3)
         for number in range(200):
             self.add(
-                chance.randrange(40),
-                model=chance.choice("abc"),
-                key=chance.choice("de") * 12,
-                api=chance.choice(("chat", "responses")),
-                conversation=chance.choice("fgh"),
-                cost=chance.choice((None, cost(number / 7))),
-                result=chance.choice((Result.COMPLETED, Result.FAILED)),
-            )
+                chance.randrange(40), model=chance.choice("abc"), key=chance.choice("de") * 12,
+                api=chance.choice(("chat", "responses")), conversation=chance.choice("fgh"),
+                cost=chance.choice((None, cost(number / 7))), result=chance.choice((Result.COMPLETED, Result.FAILED)),
+            )  # fmt: skip
         totals = [self.report(by).total for by in GROUPS]
         for total in totals:
             for one, other in zip(total.sums, totals[0].sums, strict=True):

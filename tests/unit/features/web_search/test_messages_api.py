@@ -116,11 +116,9 @@ class TestRequests(unittest.TestCase):
     def test_choices_have_their_names_in_messages(self) -> None:
         named = {"type": "function", "function": {"name": "read_file"}}
         for choice, expected in (
-            ("auto", {"type": "auto"}),
-            ("none", {"type": "none"}),
-            ("required", {"type": "any"}),
+            ("auto", {"type": "auto"}), ("none", {"type": "none"}), ("required", {"type": "any"}),
             (named, {"type": "tool", "name": "read_file"}),
-        ):
+        ):  # fmt: skip
             body = payload(request(user("u"), tools=tuple(TOOLS), tool_choice=choice, thinking=False))
             self.assertEqual(expected, body["tool_choice"])
 

@@ -28,12 +28,10 @@ def some_call(rng: random.Random) -> tuple[str, Arguments]:
     if rng.random() < 0.2:
         return "now", {}
     values: Arguments = {
-        "path": some_text(rng) * rng.choice((1, 1, 40)),
-        "line": rng.randrange(-5, 10**12),
-        "options": {some_text(rng): [some_text(rng), None, 1.5]},
-        "names": [some_text(rng), {"a": some_text(rng)}],
+        "path": some_text(rng) * rng.choice((1, 1, 40)), "line": rng.randrange(-5, 10**12),
+        "options": {some_text(rng): [some_text(rng), None, 1.5]}, "names": [some_text(rng), {"a": some_text(rng)}],
         "is_all": rng.random() < 0.5,
-    }
+    }  # fmt: skip
     chosen = rng.sample(sorted(values), rng.randrange(1, 5))
     return "read", {"path": values["path"], **{key: values[key] for key in chosen}}
 
@@ -277,11 +275,9 @@ class TestMarkupOfOthers(unittest.TestCase):
     def test_thinking_may_quote_it_too(self) -> None:
         result = Message("tool", json.dumps(BLOCK), tool_call_id="c")
         for thinking, messages in (
-            (f"It says:\n\n{BLOCK}", (result,)),
-            (f"```\n{BLOCK}", ()),
-            (f"> {BLOCK}", ()),
+            (f"It says:\n\n{BLOCK}", (result,)), (f"```\n{BLOCK}", ()), (f"> {BLOCK}", ()),
             (f"I see:\n\n    {BLOCK}", ()),
-        ):
+        ):  # fmt: skip
             with self.subTest(thinking):
                 pieces = [chunk(reasoning_content=thinking[:9]), chunk(reasoning_content=thinking[9:])]
                 answer = Answer(*pieces, chunk("stop"), tools=TOOLS, messages=messages)

@@ -131,11 +131,9 @@ class TestFindCall(unittest.TestCase):
     def test_json_that_does_not_fit_the_forced_tool_stays_text(self) -> None:
         chat = forced({"type": "object", "properties": {"path": {}, "tool": {}}, "required": ["path"]})
         for text in (
-            '{"error": "I cannot do that."}',
-            '{"look_up": {"path": "a"}}',
-            '{"tool_calls": []}',
+            '{"error": "I cannot do that."}', '{"look_up": {"path": "a"}}', '{"tool_calls": []}',
             '{"name": "of nobody", "input": {"path": "a"}}',
-        ):
+        ):  # fmt: skip
             self.assertIsNone(find(text, chat))
         for arguments in ({"path": "a", "more": 1}, {"tool": "x"}, {}):
             self.assertEqual(("look_up", arguments), find(json.dumps(arguments), chat))
