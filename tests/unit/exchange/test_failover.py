@@ -13,17 +13,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.exchange.failover import (
-    Cause,
-    Facts,
-    Next,
-    Output,
-    Retries,
-    cause_of,
-    final_refusal,
-    next_step,
-    temporary_failure,
-)
+from deepseek_cursor_proxy.exchange.failover import Cause, Retries, cause_of, final_refusal, temporary_failure
 
 UNKNOWN_MODELS = (
     "Model Not Exist",
@@ -57,78 +47,7 @@ def refused(status: int, message: str = "no", **fields: str) -> UpstreamRefused:
 
 
 MODELS = ("deepseek-v4-pro", "deepseek/x", "deepseek/deepseek-v4-pro", "x")
-
-
-BUSY, SILENT, DROPPED = refused(429), UpstreamTimeout("silent"), UpstreamDropped("reset")
-ONE = Facts()
-SEVERAL = Facts(has_tables=True, cause=Cause.BROKEN)
-
-
-class TestTable(unittest.TestCase):
-    def assert_rows(self, error: ProxyError, rows: dict[Facts, Next]) -> None:
-        for facts, expected in rows.items():
-            self.assertIs(expected, next_step(error, facts), (repr(error), facts))
-
-    def test_a_history_without_reasoning_is_sent_as_a_transcript_once_and_before_any_content(self) -> None:
-        for error in (refused(400, NO_REASONING), UpstreamFailed(NO_REASONING)):
-            rows = {
-                ONE: Next.TRANSCRIPT,
-                SEVERAL: Next.TRANSCRIPT,
-                ONE._replace(output=Output.DELTAS): Next.TRANSCRIPT,
-                ONE._replace(output=Output.CONTENT): Next.GIVE_UP,
-                ONE._replace(was_refused_for_reasoning=True): Next.GIVE_UP,
-                SEVERAL._replace(
-                    was_refused_for_reasoning=True, cause=Cause.OTHER, has_untried=True
-                ): Next.OTHER_UPSTREAM,
-            }
-            self.assert_rows(error, rows)
-
-    def test_an_answer_that_has_begun_is_not_begun_again(self) -> None:
-        one = ONE._replace(can_pause=True, refuses_tools=True)
-        several = one._replace(has_tables=True, cause=Cause.BROKEN, has_untried=True)
-        rows = {
-            one._replace(output=Output.HEARTBEATS): Next.GIVE_UP,
-            one._replace(output=Output.DELTAS): Next.GIVE_UP,
-            several._replace(output=Output.HEARTBEATS): Next.WITHOUT_TOOLS,
-            several._replace(output=Output.DELTAS): Next.GIVE_UP,
-            several._replace(output=Output.CONTENT): Next.GIVE_UP,
-        }
-        self.assert_rows(DROPPED, rows)
-
-    def test_a_failure_that_passes_is_retried_at_the_only_upstream(self) -> None:
-        rows = {
-            ONE._replace(can_pause=True): Next.RETRY,
-            ONE: Next.GIVE_UP,
-            SEVERAL._replace(can_pause=True, has_untried=True): Next.OTHER_UPSTREAM,
-        }
-        self.assert_rows(BUSY, rows)
-
-    def test_a_request_is_sent_without_refused_tools_when_no_retry_helps(self) -> None:
-        rows = {
-            ONE._replace(refuses_tools=True): Next.WITHOUT_TOOLS,
-            ONE._replace(refuses_tools=True, can_pause=True): Next.RETRY,
-            SEVERAL._replace(refuses_tools=True, has_untried=True): Next.WITHOUT_TOOLS,
-        }
-        self.assert_rows(refused(500), rows)
-
-    def test_a_refused_key_leads_to_another_key_before_another_upstream(self) -> None:
-        for cause in Cause:
-            is_of_key = cause in (Cause.BUSY, Cause.UNPAID, Cause.KEY_REFUSED)
-            facts = SEVERAL._replace(cause=cause, has_other_key=True, has_untried=True)
-            rows = {facts: Next.OTHER_KEY if is_of_key else Next.OTHER_UPSTREAM}
-            self.assert_rows(refused(402), rows)
-
-    def test_when_all_were_asked_those_that_may_recover_are_asked_again_within_the_budget(self) -> None:
-        rows = {
-            SEVERAL._replace(can_pause=True): Next.NEW_ROUND,
-            SEVERAL._replace(can_pause=True, has_untried=True): Next.OTHER_UPSTREAM,
-            SEVERAL: Next.GIVE_UP,
-        }
-        self.assert_rows(SILENT, rows)
-
-    def test_a_refusal_that_others_would_repeat_is_the_answer(self) -> None:
-        everything = SEVERAL._replace(has_other_key=True, has_untried=True, can_pause=True)
-        self.assert_rows(refused(422), {everything._replace(cause=None): Next.GIVE_UP})
+DROPPED = UpstreamDropped("reset")
 
 
 class TestCauses(unittest.TestCase):
