@@ -157,7 +157,7 @@ def _is_cursor_body(body: Mapping[str, Any]) -> bool:
     if body.get("input") is not None and body.get("messages") is None:
         return True
     tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict) and tool.get("type") == "custom"]
-    return any(tool.get("name") == "ApplyPatch" for tool in tools)
+    return "ApplyPatch" in [tool.get("name") for tool in tools]
 
 
 def _is_cursor_azure(request: HttpRequest) -> bool:

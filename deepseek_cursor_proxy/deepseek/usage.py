@@ -91,10 +91,7 @@ class TokenLogprobs:
         self.text, self.reasoning, self._is_damaged = [], [], False
 
     def add(self, delta: Delta) -> None:
-        if delta.chunk is None:
-            return
-        choice = as_object(next(iter(as_list(delta.chunk.get("choices"))), None))
-        logprobs = as_object(choice.get("logprobs"))
+        logprobs = _logprobs_of(delta)
         for name, entries in (("content", self.text), ("reasoning_content", self.reasoning)):
             for value in as_list(logprobs.get(name)):
                 entry = None if self._is_damaged else read_logprob(value)
@@ -102,6 +99,11 @@ class TokenLogprobs:
                     self._is_damaged = True
                     return
                 entries.append(entry)
+
+
+def _logprobs_of(delta: Delta) -> dict[str, Any]:
+    choices = as_list(delta.chunk.get("choices")) if delta.chunk is not None else []
+    return as_object(as_object(choices[0]).get("logprobs")) if choices else {}
 
 
 def read_logprob(value: object) -> dict[str, Any] | None:
@@ -120,11 +122,8 @@ def read_logprobs(delta: Delta) -> list[dict[str, Any]]:
     The bytes of a token may be null in chat completions; here they are always a list. A malformed entry is left out,
     because clients compute with it.
     """
-    if delta.run is not None or delta.chunk is None:
-        return []
-    choice = as_object(next(iter(as_list(delta.chunk.get("choices"))), None))
     entries: list[dict[str, Any]] = []
-    for value in as_list(as_object(choice.get("logprobs")).get("content")):
+    for value in as_list(_logprobs_of(delta).get("content")) if delta.run is None else ():
         if (token := read_logprob(value)) is not None:
             others = map(read_logprob, as_list(value.get("top_logprobs")))
             entries.append({**token, "top_logprobs": [other for other in others if other is not None]})

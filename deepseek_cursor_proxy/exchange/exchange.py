@@ -420,7 +420,7 @@ class TurnRecorder:
             if turn.details is not None and turn.reasoning:
                 extras.append(((details_key(self._namespace, turn.reasoning),), turn.details))
         forms = self._echoed_forms(turns, prepared.request)
-        has_calls = any(form.tool_calls for form in forms)
+        has_calls = bool(turns[0].tool_calls)
         names = {tool["function"]["name"] for tool in prepared.request.tools} if has_calls else set()
         new: list[_Entry] = []
         is_searched = False
@@ -466,7 +466,7 @@ def _with_objects(turn: Message) -> list[Message]:
 
 
 def prepare_request(namespace: bytes, request: ChatRequest, services: Services) -> ChatRequest:
-    """The request as it would be sent: its history restored and repaired, its roles and tools as they are sent."""
+    """The request about as it would be sent, for counting its tokens: restored and repaired, in roles and order."""
     found = find_turns(namespace, request, services.reasoning_store.finder(namespace))
     prepared = prepare(found.request, found, services.config.missing_reasoning_strategy).request
     host = services.upstreams.serving(request.model)[0].upstream.host

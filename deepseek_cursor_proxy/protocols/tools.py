@@ -22,6 +22,7 @@ model may have spaced its JSON, or been stopped), so a turn is stored as `echoed
 back.
 """
 
+import copy
 import json
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -113,8 +114,7 @@ class ToolSet:
         self.sent_names = tool_definitions.sent_names(self.names)
 
     def with_choice(self, body: Json) -> "ToolSet":
-        chosen = object.__new__(ToolSet)
-        chosen.__dict__.update(self.__dict__)
+        chosen = copy.copy(self)
         chosen.dropped = self.dropped.copy()
         chosen.choice = _choice(body, chosen)
         return chosen
