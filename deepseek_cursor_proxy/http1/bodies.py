@@ -65,13 +65,13 @@ def body_decoder(head: RequestHead | ResponseHead, limit: int | None, fault: Fau
     # int() alone also takes signs, underscores, white space and the digits of other scripts.
     if not (length.isascii() and length.isdigit() and len(length) <= 19):
         raise fault(f"Content-Length {length[:40]!a} is not a number of 1 to 19 digits.", 400)
-    return LengthBody(_check_size(int(length), limit))
+    if limit is not None and int(length) > limit:
+        raise _too_large(limit)
+    return LengthBody(int(length))
 
 
-def _check_size(size: int, limit: int | None) -> int:
-    if limit is not None and size > limit:
-        raise TooLarge(f"The request body is larger than {limit} bytes; shorten it or raise max_request_body_bytes.")
-    return size
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The request body is larger than {limit} bytes; shorten it or raise max_request_body_bytes.")
 
 
 class LengthBody(BodyDecoder):
@@ -162,7 +162,9 @@ class ChunkedBody(BodyDecoder):
     def _take_line(self, match: re.Match[bytes]) -> None:
         if self._expected is _SIZE_LINE:
             self._left = int(match[1], 16)
-            self._total = _check_size(self._total + self._left, self._limit)
+            self._total += self._left
+            if self._limit is not None and self._total > self._limit:
+                raise _too_large(self._limit)
             self._expected, self._max_line = (_DATA_END, 2) if self._left else (_TRAILER, _MAX_TRAILERS)
         elif self._expected is _DATA_END:
             self._expected, self._max_line = _SIZE_LINE, _MAX_SIZE_LINE
