@@ -2,8 +2,7 @@
 
     routes        finds the endpoint of a request, and replies to errors
     endpoints     the endpoints of the core; imported with their first request
-    endpoint      the base of all endpoints: admit the caller, decode the body, open an exchange, reply
-    reply         an answer as an HTTP reply; the Writer of a protocol
+    endpoint      the base of all endpoints: admit the caller, decode the body, open an exchange, reply; Writer
     clients       which client sends a request, where it keeps its key
 
 Other folders import routes; `server` also imports the chat endpoint, ahead of the first chat.

@@ -5,8 +5,8 @@ descriptors are left, clients wait in the system's queue.
 
 ClientConnection reads requests strictly, calls the app and writes its replies; `serve` is the loop, on the thread of
 the connection. A client that closes, even half of its connection, counts as gone, as it does for nginx: what runs for
-it stops. That is seen wherever the thread waits (`net/wait`) and raised as ClientGone; closing the body (`api/reply`)
-closes the exchange, which closes the upstream response and thereby its connection.
+it stops. That is seen wherever the thread waits (`net/wait`) and raised as ClientGone; closing the body (see
+`api/endpoint`) closes the exchange, which closes the upstream response and thereby its connection.
 When the proxy stops, connections without a request end at once and the others after their response; a response that
 takes too long for that ends where it is, with an error for the client.
 """

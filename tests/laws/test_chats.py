@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.api.reply import write_events
+from deepseek_cursor_proxy.api.endpoint import write_events
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Batches, Message, Reply
 from deepseek_cursor_proxy.deepseek import chat_api, chat_stream

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
 
-from deepseek_cursor_proxy.api.reply import internal_error
+from deepseek_cursor_proxy.api.endpoint import internal_error
 from deepseek_cursor_proxy.config.access_keys import is_anthropic_key, is_credential
 from deepseek_cursor_proxy.deepseek import hosts, model_resolver
 from deepseek_cursor_proxy.errors import BadRequest, ClientGone, ProxyError, Unauthorized

@@ -16,8 +16,15 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from deepseek_cursor_proxy import errors
-from deepseek_cursor_proxy.api.endpoint import Endpoint, GenerationEndpoint, show
-from deepseek_cursor_proxy.api.reply import Events, internal_error, stream_reply, write_events
+from deepseek_cursor_proxy.api.endpoint import (
+    Endpoint,
+    Events,
+    GenerationEndpoint,
+    internal_error,
+    show,
+    stream_reply,
+    write_events,
+)
 from deepseek_cursor_proxy.deepseek import server_tools
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW

@@ -2,7 +2,7 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
-from deepseek_cursor_proxy.api import reply
+from deepseek_cursor_proxy.api import endpoint
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamTimeout
 from deepseek_cursor_proxy.http1.messages import HttpReply
@@ -61,7 +61,7 @@ class TestStream(unittest.TestCase):
         self.exchange = new_exchange()
 
     def written(self, source: Source, writer: Writer | None = None) -> list[bytes]:
-        return list(reply.write_events(self.exchange, source(), writer or Writer()))
+        return list(endpoint.write_events(self.exchange, source(), writer or Writer()))
 
     def test_a_stream_has_a_beginning_its_batches_and_an_end(self) -> None:
         self.assertEqual([b"[", b"a", b"z", b"]"], self.written(Source(SAYS, END)))
@@ -76,7 +76,7 @@ class TestStream(unittest.TestCase):
 
     def test_a_bug_is_logged_and_told_and_ends_the_exchange(self) -> None:
         source, bug = Source(SAYS, END), KeyError("x")
-        with self.assertLogs(reply.__name__, "ERROR") as logged:
+        with self.assertLogs(endpoint.__name__, "ERROR") as logged:
             self.assertEqual([b"[", b"!internal_error"], self.written(source, Writer(bug=bug)))
         self.assertTrue(source.is_closed)
         # With the error, not as if its client had left.
@@ -84,14 +84,14 @@ class TestStream(unittest.TestCase):
         self.assertIn("unexpected KeyError while streaming an answer", logged.output[0])
 
     def test_a_client_that_left_is_told_nothing(self) -> None:
-        events = reply.write_events(self.exchange, Source(SAYS, error=ClientGone())(), Writer())
+        events = endpoint.write_events(self.exchange, Source(SAYS, error=ClientGone())(), Writer())
         self.assertEqual([b"[", b"a"], [next(events), next(events)])
         with self.assertRaises(ClientGone):
             next(events)
 
     def test_closing_the_body_closes_events_batches_and_exchange(self) -> None:
         source, exchange = Source(SAYS, END), new_exchange()
-        body = reply.stream_reply(exchange, reply.write_events(exchange, source(), Writer())).body
+        body = endpoint.stream_reply(exchange, endpoint.write_events(exchange, source(), Writer())).body
         assert not isinstance(body, bytes)
         pieces = iter(body)
         self.assertEqual([b"[", b"a"], [next(pieces), next(pieces)])
@@ -105,7 +105,7 @@ class TestPlain(unittest.TestCase):
 
     def reply(self, source: Source, writer: Writer | None = None, *, is_late: bool = False) -> HttpReply:
         seconds = 0.0 if is_late else 3600.0
-        return reply.plain_reply(self.exchange, source(), writer or Writer(), seconds)
+        return endpoint.plain_reply(self.exchange, source(), writer or Writer(), seconds)
 
     def late_body(self, source: Source, writer: Writer | None = None) -> Callable[[], bytes]:
         found = self.reply(source, writer, is_late=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.api.reply import write_events
+from deepseek_cursor_proxy.api.endpoint import write_events
 from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Reply, Run
 from deepseek_cursor_proxy.deepseek import chat_api, chat_stream
 from deepseek_cursor_proxy.deepseek.api import chat_api_for

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.api.reply import write_events
+from deepseek_cursor_proxy.api.endpoint import write_events
 from deepseek_cursor_proxy.conversation import Batches, ChatRequest, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek import chat_api, chat_stream
 from deepseek_cursor_proxy.errors import UpstreamFailed, UpstreamTimeout
