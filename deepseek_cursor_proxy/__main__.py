@@ -4,6 +4,7 @@ This file and the package's __init__ parse with Python 2.7: a Python that is too
 code 2, after which service managers do not restart it for ever.
 """
 
+import gc
 import signal
 import sys
 
@@ -18,8 +19,11 @@ def main():  # type: () -> int
     # A background process ignores SIGINT, and continues to.
     if interrupted is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # An import makes no garbage; to look for some took 2 ms of every start.
+    gc.disable()
     from deepseek_cursor_proxy import cli
 
+    gc.enable()
     if interrupted is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupted)
     return cli.main()
