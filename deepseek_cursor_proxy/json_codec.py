@@ -36,7 +36,8 @@ _NESTS = frozenset((dict, list))
 _WHOLE_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 # None of these may follow it: they would be a part of the same number or word.
 _SCALAR = r"(?:-?\d++(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false|null)(?![\w.+-])"
-_TOKEN = re.compile(rf"\s*+(?:({_WHOLE_STRING})|{_SCALAR}|([{{\[])|([}}\]])|([,:]))", re.DOTALL)
+# Compiled when an answer is cut off.
+_TOKEN = rf"(?s)\s*+(?:({_WHOLE_STRING})|{_SCALAR}|([{{\[])|([}}\]])|([,:]))"
 _CLOSING = {"{": "}", "[": "]"}
 
 # From this many characters on, walking the value takes no longer than counting brackets.
@@ -130,7 +131,8 @@ def close_json(text: str) -> str:
     end_of_last = 0
     before = ""
     at = 0
-    while token := _TOKEN.match(text, at):
+    match = re.compile(_TOKEN).match
+    while token := match(text, at):
         string, opening, closing, sign = token.groups()
         is_name = bool(string and closings and closings[-1] == "}" and before in ("{", ","))
         before = opening or sign or ""

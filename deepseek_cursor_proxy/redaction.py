@@ -11,7 +11,7 @@ SHORTEST_SECRET = 8
 
 def redact_keys(text: str) -> str:
     """Replace everything that looks like an API key, also inside JSON."""
-    return _KEY.sub("sk-***", text) if "sk-" in text else text
+    return re.sub(_KEY, "sk-***", text) if "sk-" in text else text
 
 
 def hide_secret(text: str, secret: str) -> str:
@@ -27,13 +27,13 @@ def safe_text(text: object, limit: int = 200) -> str:
     result = redact_keys(result)
     if result.isprintable():
         return result
-    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), result)
+    return re.sub(_UNSAFE, lambda match: match[0].encode("unicode_escape").decode(), result)
 
 
 def readable_json(value: Any) -> str:
     """JSON for a log line or a terminal, with text of any language readable; without keys."""
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return redact_keys(_UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text))
+    return redact_keys(re.sub(_UNSAFE, lambda match: json.dumps(match[0])[1:-1], text))
 
 
 def hide_texts(value: Any) -> Any:
@@ -69,10 +69,11 @@ class SecretFilter:
 
 # Characters that move the cursor, break a line, change the direction of writing, hide other text, or cannot be encoded.
 # Joiners stay: emoji and several scripts need them.
-_UNSAFE = re.compile(
+# `re` compiles these two when they are first used.
+_UNSAFE = (
     r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     r"\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
 # Not after a letter, as in task-list, unless that letter belongs to a JSON escape.
-_KEY = re.compile(r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{4}))sk-[A-Za-z0-9_-]{8,}")
+_KEY = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{4}))sk-[A-Za-z0-9_-]{8,}"

@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.errors import StartupError
 
 # Visible ASCII: any other character could inject a header.
 _CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}")
-_DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
+_DIGEST = r"(?i)sha256:([0-9a-f]{64})"
 # Words and dates are shorter; 16 random characters cannot be guessed by asking a server.
 _GUESSABLE_LENGTH = 15
 # A `y` is the answer to another question.
@@ -81,7 +81,7 @@ def access_key(key: str, value: Any, origin: str) -> AccessKey:
         raise StartupError(f"config: {key} has an entry that is not a text ({origin})")
     if not value.strip():
         raise StartupError(f"config: {key} has an empty entry, which would be no protection; remove it ({origin})")
-    if digest := _DIGEST.fullmatch(value):
+    if digest := re.fullmatch(_DIGEST, value):
         return AccessKey(bytes.fromhex(digest[1]))
     if value.lower().startswith("sha256:"):
         allowed = "64 hexadecimal digits behind sha256:"

@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.redaction import hide_texts
 HOSTS = ("auto", "deepseek", "openrouter", "vllm", "sglang", "siliconflow", "fireworks", "ark", "together", "plain")
 
 # A name is the part of `NAME/model` before the slash.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}"
 _MOST = 10**6
 
 
@@ -96,7 +96,7 @@ def serving(model: str, tables: Mapping[str, UpstreamTable]) -> dict[str, str]:
 def upstream_table(key: str, value: Any, origin: str) -> UpstreamTable:
     if not isinstance(value, dict):
         raise refusal(key, value, "is not a table; write [upstreams.NAME] with a base_url", origin)
-    if not _NAME.fullmatch(name := key.partition(".")[2]):
+    if not re.fullmatch(_NAME, name := key.partition(".")[2]):
         allowed = "a name of letters, digits, - and _, at most 40, without a slash"
         raise StartupError(f"config: [upstreams.{quote(name)}] is not {allowed} ({origin})")
     refuse_unknown_keys(key, value, _PARSERS, origin)

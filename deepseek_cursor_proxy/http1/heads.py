@@ -36,7 +36,7 @@ _STATUS_LINE = re.compile(rf"HTTP/1\.([0-9]) ([1-9][0-9]{{2}})(?: {TEXT}*+)?".en
 # A registered name without RFC 3986's sub-delims: DNS has none, and a comma means two Hosts that were merged.
 _AUTHORITY = r"(?:\[[0-9A-F.]*+:[0-9A-F:.]++\]|(?:[0-9A-Z._~-]++|%[0-9A-F]{2})+)(?::[0-9]{0,5})?"
 _HOST = re.compile(rf"(?=.{{1,261}}\Z){_AUTHORITY}", re.IGNORECASE | re.ASCII)  # DNS ends at 255, a port at :65535
-_ABSOLUTE = re.compile(rf"\Ahttps?://{_AUTHORITY}(?=[/?]|\Z)", re.IGNORECASE | re.ASCII)
+_ABSOLUTE = rf"(?ai)https?://{_AUTHORITY}(?=[/?]|\Z)"  # compiled when a client sends such a target
 _LINE_BYTES = bytes(byte for byte in range(256) if byte in b"\t\r\n" or (byte >= 32 and byte != 127))
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 # Twice, these would contradict each other about where a body ends, who calls or what was sent.
@@ -182,7 +182,7 @@ def _parse_request_line(line: bytes) -> tuple[str, str, tuple[int, int]]:
         raise ProtocolError(f"The request target is longer than {MAX_TARGET_BYTES} bytes.", 414)
     if method == "CONNECT" and _HOST.fullmatch(target):
         raise ProtocolError("CONNECT is not supported: this is no forward proxy.", 501)
-    if not (target[0] == "/" or (target == "*" and method == "OPTIONS") or _ABSOLUTE.match(target)):
+    if not (target[0] == "/" or (target == "*" and method == "OPTIONS") or re.match(_ABSOLUTE, target)):
         raise ProtocolError("The request target is neither a path nor an http(s) URL.")
     return method, target, version
 
@@ -221,7 +221,7 @@ def _parse_field(line: bytes) -> tuple[str, str] | None:
 def split_target(target: str) -> tuple[str, str, str]:
     """Path and query of a request target, percent-encoded as they came; and its host[:port] in absolute form, or ""."""
     authority = ""
-    if target[0] != "/" and (absolute := _ABSOLUTE.match(target)) is not None:
+    if target[0] != "/" and (absolute := re.match(_ABSOLUTE, target)) is not None:
         authority, target = absolute[0].partition("://")[2], target[absolute.end() :]
     path, _, query = target.partition("?")
     return path or "/", query, authority
