@@ -268,12 +268,6 @@ class Delta(NamedTuple):
         """Whether the arguments of a call may be complete with it."""
         return bool(self.calls) and self.calls[-1].arguments.endswith("}")
 
-    @property
-    def size(self) -> int:
-        """How many characters it adds."""
-        size = len(self.reasoning or "") + len(self.text or "")
-        return size + sum([len(piece.id) + len(piece.name) + len(piece.arguments) for piece in self.calls])
-
 
 class Heartbeat(NamedTuple):
     """Nothing new from DeepSeek: a keep-alive for the client. `line` is DeepSeek's own comment, if it sent one."""
@@ -318,7 +312,7 @@ class Reply:
     def add(self, delta: Delta) -> None:
         # All at once, because this runs for every chunk: fields by name take longer.
         _, reasoning, text, calls, finish_reason, usage, chunk, _, other, server = delta
-        self.size += delta.size if calls else len(reasoning or "") + len(text or "")
+        self.size += len(reasoning or "") + len(text or "")
         if usage is not None:
             self.usage = usage
         if chunk is not None and not chunk.get("choices"):
@@ -346,6 +340,7 @@ class Reply:
             # Later pieces may repeat id and name, empty or in full; they are never continued.
             call.id, call.name = call.id or piece.id, call.name or piece.name
             call.arguments.append(piece.arguments)
+            self.size += len(piece.id) + len(piece.name) + len(piece.arguments)
         if finish_reason:
             self.finish_reason, self.is_finished = finish_reason, True
 

@@ -76,7 +76,8 @@ class ChunkWriter:
         if item.chunk is None:
             return self._own(item)
         if item.run is not None:
-            return self._begin_held(item.choice) + self._write_run(item, item.run)
+            begun = self._begin_held(self._held, item.choice) if self._held is not None else b""
+            return begun + self._write_run(item, item.run)
         if item.usage is not None:
             self._usage = item.usage
         if item.finish_reason:
@@ -90,18 +91,18 @@ class ChunkWriter:
             item = self._unwrapper.unwrap(item)
         chunk = self._chunk(item)
         if not item.finish_reason or self._includes_usage is not None:
-            return self._begin_held(item.choice) + sse.event(encode_json(chunk))
+            begun = self._begin_held(self._held, item.choice) if self._held is not None else b""
+            return begun + sse.event(encode_json(chunk))
         earlier, self._held = self._take_held(), chunk
         return earlier + self._take_held() if self._usage is not None else earlier
 
-    def _begin_held(self, index: int) -> bytes:
+    def _begin_held(self, held: Mapping[str, Any], index: int) -> bytes:
         """What the held chunk has beside its finish_reason, before content of the same choice that comes after that."""
-        choice = {} if self._held is None else self._held["choices"][0]
-        if self._held is None or choice["index"] != index or not any(choice["delta"].values()):
+        choice = held["choices"][0]
+        if choice["index"] != index or not any(choice["delta"].values()):
             return b""
-        begun = {**self._held, "choices": [{**choice, "finish_reason": None}]}
-        self._held = {**self._held, "choices": [{**choice, "delta": {}}]}
-        return sse.event(encode_json(begun))
+        self._held = {**held, "choices": [{**choice, "delta": {}}]}
+        return sse.event(encode_json({**held, "choices": [{**choice, "finish_reason": None}]}))
 
     def _take_held(self) -> bytes:
         chunk, self._held = self._held, None

@@ -18,22 +18,12 @@ closes it.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.chat_stream import split_run
 from deepseek_cursor_proxy.errors import ProxyError
 from deepseek_cursor_proxy.reasoning import markdown_escape
-
-
-class BlockWriter(Protocol):
-    """Writes the inside of one block, piece by piece; `write_plain` only a piece that stays unchanged."""
-
-    def write_plain(self, text: str) -> bool: ...
-
-    def write(self, text: str) -> str: ...
-
-    def end(self) -> str: ...
 
 
 class Form:
@@ -51,9 +41,6 @@ class Form:
         self._escape = re.compile(rf"<(\\*/?{tag})", re.IGNORECASE)
         self._unescape = re.compile(rf"<\\(\\*/?{tag})", re.IGNORECASE)
         self._unfinished = re.compile(rf"<\\*/?(?:{beginnings})\Z", re.IGNORECASE)
-
-    def writer(self) -> BlockWriter:
-        return markdown_escape.Escaper() if self.is_markdown else _TagWriter(self)
 
     def escape(self, text: str) -> str:
         """A whole reasoning as the inside of a block."""
@@ -339,8 +326,8 @@ class _ChoiceDisplay:
         self._form = form
         self._notice = notice
         self._with_end_notices = with_end_notices
-        # The writer of the open block.
-        self._writer: BlockWriter | None = None
+        # The writer of the open block: `write_plain` writes a piece only if it stays unchanged.
+        self._writer: markdown_escape.Escaper | _TagWriter | None = None
         self._has_block = False
         self._has_text = False
         self._has_calls = False
@@ -391,7 +378,8 @@ class _ChoiceDisplay:
             return ""
         opening = ""
         if self._writer is None:
-            self._writer, self._has_block = self._form.writer(), True
+            self._writer = markdown_escape.Escaper() if self._form.is_markdown else _TagWriter(self._form)
+            self._has_block = True
             opening = "\n\n" + self._form.opening if self._has_text else self._form.opening
         return opening + self._writer.write(reasoning)
 
