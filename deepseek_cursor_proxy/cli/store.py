@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.cli import questions
@@ -16,9 +16,6 @@ from deepseek_cursor_proxy.errors import StartupError
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.private_files import SECRET_BYTES, given_secret, read_secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.feature import Stored
 
 
 @contextlib.contextmanager
@@ -95,6 +92,6 @@ def _counts(store: ReasoningStore, config: ProxyConfig) -> list[str]:
     return [f"{other.number:,} {other.what}" for other in _others(store, config) if other.number]
 
 
-def _others(store: ReasoningStore, config: ProxyConfig) -> "list[Stored]":
-    """What features have in the store; raises Unusable."""
+def _others(store: ReasoningStore, config: ProxyConfig) -> list[Any]:
+    """A `Stored` of each feature that has something in the store; raises Unusable."""
     return [resolve(name)(store.database, config) for name in proxy.STORED]

@@ -16,12 +16,13 @@ from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek.prices import USD, PriceList
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import ModelNotAllowed
+from deepseek_cursor_proxy.exchange.client_request import Admission
 from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.redaction import safe_text
 
 if TYPE_CHECKING:
-    from deepseek_cursor_proxy.features.keys.limits import Admission, Limiter
+    from deepseek_cursor_proxy.features.keys.limits import Limiter
     from deepseek_cursor_proxy.features.keys.redis_store import SharedLimits
 
 # Less than the longest answer of any model of DeepSeek's, and more than most answers.
@@ -62,7 +63,7 @@ class Keys(Feature):
 
             self.limiter = Limiter(self._shared_store or LimitTables(services.reasoning_store.database))
 
-    def admit_chat(self, services: Services, named: NamedKey, request: ChatRequest) -> "Admission | None":
+    def admit_chat(self, services: Services, named: NamedKey, request: ChatRequest) -> Admission | None:
         from deepseek_cursor_proxy.features.tokens.estimate import estimate_roughly
 
         def usage() -> _Usage:
@@ -76,7 +77,7 @@ class Keys(Feature):
 
     def admit_passthrough(
         self, services: Services, named: NamedKey, body: Mapping[str, Any], size: int
-    ) -> "Admission | None":
+    ) -> Admission | None:
         model = str(body.get("model"))
 
         def usage() -> _Usage:
@@ -89,7 +90,7 @@ class Keys(Feature):
 
     def _admit(
         self, services: Services, named: NamedKey, model: str, usage: "Callable[[], _Usage]"
-    ) -> "Admission | None":
+    ) -> Admission | None:
         """Reserve what a request may use; None if nothing limits it. Raises a ProxyError."""
         from deepseek_cursor_proxy.features.keys.limits import Estimate
 

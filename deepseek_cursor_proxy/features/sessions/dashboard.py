@@ -5,17 +5,15 @@ These alone show prompts and answers, because the owner chose to record them.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deepseek_cursor_proxy.errors import NotFound
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.features.dashboard.service import AdminContext
 from deepseek_cursor_proxy.features.sessions.feature import Sessions, file_faults
+from deepseek_cursor_proxy.features.sessions.store import SessionStore
+from deepseek_cursor_proxy.features.sessions.trajectory import Node, Session
 from deepseek_cursor_proxy.json_codec import as_object
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.features.sessions.store import SessionStore
-    from deepseek_cursor_proxy.features.sessions.trajectory import Node, Session
 
 _LONGEST_TITLE = 120
 
@@ -47,19 +45,19 @@ def _trajectory(services: Services, session: str, number: int) -> dict[str, Any]
 
 
 @contextmanager
-def _store(services: Services) -> "Iterator[SessionStore | None]":
+def _store(services: Services) -> Iterator[SessionStore | None]:
     """The store; None if there are no sessions yet."""
     with file_faults():
         yield services.get(Sessions).existing_store()
 
 
-def _session(session: "Session") -> dict[str, Any]:
+def _session(session: Session) -> dict[str, Any]:
     names = ("uuid", "model", "created_at", "used_at", "requests", "nodes", "tokens", "cost")
     fields = {name: getattr(session, name) for name in names}
     return {**fields, "name": session.options.name, "tags": list(session.options.tags)}
 
 
-def _summary(node: "Node") -> dict[str, Any]:
+def _summary(node: Node) -> dict[str, Any]:
     metadata = as_object(node.info.get("metadata"))
     return {
         "id": node.id,
@@ -73,7 +71,7 @@ def _summary(node: "Node") -> dict[str, Any]:
     }
 
 
-def _title(node: "Node") -> str:
+def _title(node: Node) -> str:
     """The beginning of the first question."""
     for message in node.messages:
         content = message.get("content")

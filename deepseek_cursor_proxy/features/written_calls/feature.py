@@ -1,21 +1,17 @@
 """Written calls in a running proxy: which answers are searched for calls that the model wrote as text."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import chat_api, rules
-from deepseek_cursor_proxy.exchange.client_request import ClientRequest
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, WrittenCalls
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Upstream
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.features.written_calls.converter import WrittenCalls
 
 
 def open_written_calls(
     services: Services, client: ClientRequest, request: ChatRequest, upstream: Upstream
-) -> "WrittenCalls | None":
+) -> WrittenCalls | None:
     """The converter of the answer to a request as it is sent; None if this answer is not searched for any call."""
     if not request.tools or request.tool_choice == "none":
         return None
@@ -24,9 +20,9 @@ def open_written_calls(
     if not with_markup and not rules.is_forced(request.tool_choice):
         return None
     # Imported late: most chats of people have no tools.
-    from deepseek_cursor_proxy.features.written_calls.converter import WrittenCalls
+    from deepseek_cursor_proxy.features.written_calls import converter
 
-    return WrittenCalls(
+    return converter.WrittenCalls(
         request,
         chat_api.new_call_id,
         upstream.record_structured_call,
