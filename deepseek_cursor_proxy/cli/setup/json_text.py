@@ -39,7 +39,8 @@ class JsonEdit:
 
     def apply(self, text: str) -> EditResult:
         text, record = text if text.strip() else f"{self._nothing}\n", []
-        for path, value in (*self.defaults.items(), *self.values.items()):
+        # The last first: each is put in front of those that are there.
+        for path, value in reversed((*self.defaults.items(), *self.values.items())):
             document = self._parse(text)
             parents, member = document.find(path)
             if member is not None and (path in self.defaults or member.value == value):
@@ -194,30 +195,20 @@ class JsonDocument:
             return text[: member.at] + rendered + text[member.end :]
         label = "" if parent.is_list else f"{json.dumps(name)}: "
         if parent.members:
-            return self._append(parent.members[-1], label, value)
+            return self._insert_before(parent.members[0], label, value)
         indent, inside = self._indent(parent.start), text[parent.start + 1 : parent.end - 1]
         rendered = self._render(value, indent + self._step)
         first = f"{self._line_end}{indent}{self._step}{label}{rendered}"
         rest = inside if inside.strip() else f"{self._line_end}{indent}"
         return text[: parent.start + 1] + first + rest + text[parent.end - 1 :]
 
-    def _append(self, last: JsonMember, label: str, value: Any) -> str:
-        """Add a member behind the last one: on its own line if the last one is, else on the same line."""
-        text, indent = self._text, self._indent(last.start)
-        is_alone = not text[text.rfind("\n", 0, last.start) + 1 : last.start].strip()
-        comma = self._skip(last.end)
-        has_comma = text.startswith(",", comma)
-        end = comma + 1 if has_comma else last.end
-        # A comment on the rest of the line is about the member before.
-        rest = re.match(r"[ \t]*(?:/\*[^\n]*?\*/[ \t]*)*(?://[^\r\n]*)?", text[end:])
-        assert rest is not None
-        note = rest[0].rstrip() if "/" in rest[0] else ""
-        is_alone |= "//" in note
-        gap = f"{self._line_end}{indent}" if is_alone else " "
+    def _insert_before(self, first: JsonMember, label: str, value: Any) -> str:
+        """Add a member before the first one: on its own line if that one is, else on the same line."""
+        text, indent = self._text, self._indent(first.start)
+        is_alone = not text[text.rfind("\n", 0, first.start) + 1 : first.start].strip()
         rendered = self._render(value, indent) if is_alone else json.dumps(value, ensure_ascii=False)
-        member = f"{gap}{label}{rendered}"
-        before, after = ("", ",") if has_comma else (",", "")
-        return text[:end] + before + note + member + after + text[end + len(note) :]
+        gap = f"{self._line_end}{indent}" if is_alone else " "
+        return f"{text[: first.start]}{label}{rendered},{gap}{text[first.start :]}"
 
     def remove(self, parent: JsonObject, member: JsonMember) -> str:
         """Cut a member with the comma behind it, or with the one before it if it is the last."""

@@ -145,17 +145,17 @@ class ContentTest(FilesCase):
                 self.write(path, json.dumps(theirs).encode())
             before = [*self.snapshot()]
             self.set_up(client)
-            own = json.loads(path.read_bytes())[-1]
+            own = json.loads(path.read_bytes())[0]
             own["apiKey"] = "${input:chat.lm.secret.150055d2}"
             chosen = {**own, "apiType": "messages", "settings": {FLASH: {"reasoningEffort": "max"}}}
-            text = json.dumps([*theirs, chosen], indent="\t")
+            text = json.dumps([chosen, *theirs], indent="\t")
             path.write_text(text, encoding="utf-8")
             self.set_up(client)
-            self.assertEqual([*theirs, chosen], json.loads(path.read_bytes()))
+            self.assertEqual([chosen, *theirs], json.loads(path.read_bytes()))
             if theirs:
                 self.assertEqual(text, path.read_text("utf-8"))
             self.set_up(client, endpoint=OTHER_ENDPOINT)
-            again = json.loads(path.read_bytes())[-1]
+            again = json.loads(path.read_bytes())[0]
             self.assertEqual(chosen["apiKey"], again["apiKey"])
             self.assertIn(":9100/v1", again["models"][0]["url"])
             self.undo(client)

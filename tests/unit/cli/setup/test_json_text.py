@@ -9,13 +9,13 @@ EDIT = JsonEdit({("a", "b"): 1, ("c",): {"d": []}}, has_comments=True)
 
 APPLIED = {
     "": '{\n  "a": {\n    "b": 1\n  },\n  "c": {\n    "d": []\n  }\n}\n',
-    '{"x": 1}': '{"x": 1, "a": {"b": 1}, "c": {"d": []}}',
+    '{"x": 1}': '{"a": {"b": 1}, "c": {"d": []}, "x": 1}',
     '{"a": {"b": 2}, "c": 3}': '{"a": {"b": 1}, "c": {\n  "d": []\n}}',
-    '{\n\t"x": 1\n}': '{\n\t"x": 1,\n\t"a": {\n\t\t"b": 1\n\t},\n\t"c": {\n\t\t"d": []\n\t}\n}',
-    '{\r\n    "x": 1\r\n}\r\n': '{\r\n    "x": 1,\r\n    "a": {\r\n        "b": 1\r\n    },\r\n'
-    '    "c": {\r\n        "d": []\r\n    }\r\n}\r\n',
-    '{\n  "x": 1, // one\n}': '{\n  "x": 1, // one\n  "a": {\n    "b": 1\n  },\n  "c": {\n    "d": []\n  },\n}',
-    '{\n  "x": 1 // one\n}': '{\n  "x": 1, // one\n  "a": {\n    "b": 1\n  },\n  "c": {\n    "d": []\n  }\n}',
+    '{\n\t"x": 1\n}': '{\n\t"a": {\n\t\t"b": 1\n\t},\n\t"c": {\n\t\t"d": []\n\t},\n\t"x": 1\n}',
+    '{\r\n    "x": 1\r\n}\r\n': '{\r\n    "a": {\r\n        "b": 1\r\n    },\r\n'
+    '    "c": {\r\n        "d": []\r\n    },\r\n    "x": 1\r\n}\r\n',
+    '{\n  "x": 1, // one\n}': '{\n  "a": {\n    "b": 1\n  },\n  "c": {\n    "d": []\n  },\n  "x": 1, // one\n}',
+    '{\n  "x": 1 // one\n}': '{\n  "a": {\n    "b": 1\n  },\n  "c": {\n    "d": []\n  },\n  "x": 1 // one\n}',
     '{"a": {/* none */}, "c": {"d": []}}': '{"a": {\n  "b": 1/* none */}, "c": {"d": []}}',
     '{"c": 1, "c": 2, "a": {"b": 1}}': '{"c": 1, "c": {\n  "d": []\n}, "a": {"b": 1}}',
 }
@@ -49,8 +49,8 @@ class ApplyTest(unittest.TestCase):
 
     def test_a_default_changes_nothing_that_is_there(self) -> None:
         edit = JsonEdit({("x",): 1}, {("version",): 1})
-        self.assertEqual('{"version": 2, "x": 1}', edit.apply('{"version": 2}').text)
-        self.assertEqual('{"x": 1, "version": 1}', edit.apply('{"x": 1}').text)
+        self.assertEqual('{"x": 1, "version": 2}', edit.apply('{"version": 2}').text)
+        self.assertEqual('{"version": 1, "x": 1}', edit.apply('{"x": 1}').text)
 
 
 class RandomTest(unittest.TestCase):
