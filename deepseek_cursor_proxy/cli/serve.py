@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from deepseek_cursor_proxy import __version__, proxy
 from deepseek_cursor_proxy.access import HELD_KEY, Access
 from deepseek_cursor_proxy.cli.parser import program_name, resolve
-from deepseek_cursor_proxy.cli.signals import SignalRequest, Signals
+from deepseek_cursor_proxy.cli.signals import Signals
 from deepseek_cursor_proxy.cli.store import clear, open_store
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
 from deepseek_cursor_proxy.config.https_proxy import local_url
@@ -81,7 +81,7 @@ def _serve(
             dashboard = (admin.url, admin.link) if admin is not None else None
             addresses = Addresses(server.server_port, public_url, dashboard)
             _print(welcome_text(config, config_path, addresses, access))
-        while signals.wait() is SignalRequest.RELOAD:
+        while signals.wait():
             _reload(server, admin, config_path, reload_config)
         if admin is not None:
             admin.context.is_stopping = True

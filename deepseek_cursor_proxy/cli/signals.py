@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from enum import Enum
 from types import FrameType, TracebackType
 
 from deepseek_cursor_proxy.observers import standard_streams
@@ -32,18 +31,14 @@ _DUPLICATE_SECONDS = 0.2
 _LAST_LINE_SECONDS = 0.2
 
 
-class SignalRequest(Enum):
-    STOP = "stop"
-    RELOAD = "reload"
-
-
 class Signals:
     """A context that handles signals and restores the former handlers. Used by the main thread."""
 
     def __init__(self) -> None:
         self.is_stopping = False
         self._stopped_at = 0.0
-        self._requests: queue.SimpleQueue[SignalRequest] = queue.SimpleQueue()
+        # For each request whether it is one to reload.
+        self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._on_stop: Callable[[], None] | None = None
         self._before: dict[signal.Signals, object] = {}
         self._terminal: list[int] = []
@@ -58,7 +53,8 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def wait(self) -> SignalRequest:
+    def wait(self) -> bool:
+        """Wait for a request: True to reload the settings, False to stop."""
         while True:
             # With a timeout: on Windows a wait without one blocks Ctrl-C.
             with contextlib.suppress(queue.Empty):
@@ -86,7 +82,7 @@ class Signals:
     def _stop(self) -> None:
         self.is_stopping = True
         self._stopped_at = time.monotonic()
-        self._requests.put(SignalRequest.STOP)
+        self._requests.put(False)
         if self._on_stop is not None:
             self._on_stop()
 
@@ -94,7 +90,7 @@ class Signals:
         # A closed one is no longer a terminal.
         lost = [descriptor for descriptor in self._terminal if not os.isatty(descriptor)]
         if not lost:
-            self._requests.put(SignalRequest.RELOAD)
+            self._requests.put(True)
             return
         # The shell and the system may both send SIGHUP for one closed terminal.
         self._terminal = []

@@ -87,10 +87,7 @@ class ProxyConfig:
     upstream_model: str = common("deepseek-v4-pro", "default model, also for names DeepSeek does not know", key="model")
     subagent_model: str | None = common(None, "model for sub-agents and small requests of Claude Code and Codex")
     thinking: str = setting(
-        "enabled",
-        "think before answering, unless the request decides",
-        choices=("enabled", "disabled"),
-        group="reasoning and history",
+        "enabled", "think, unless the request says otherwise", choices=("enabled", "disabled"), group="reasoning"
     )
     reasoning_effort: str = common(
         "high", "default reasoning effort", choices=("minimal", "low", "medium", "high", "xhigh", "max", "ultra")
@@ -100,9 +97,7 @@ class ProxyConfig:
     )
     collapsible_reasoning: bool = setting(True, "show thinking as a collapsible <details> block; off: as <think> text")
     missing_reasoning_strategy: str = setting(
-        "recover",
-        "if a tool turn lost its reasoning: replay it as text, send a placeholder, or 409",
-        choices=_STRATEGIES,
+        "recover", "if a tool turn lost its reasoning: replay as text, placeholder, or 409", choices=_STRATEGIES
     )
     repair_turns: str = setting("on", "turn calls written as text into calls, retry empty turns", choices=("on", "off"))
     pictures: str = setting(
@@ -121,11 +116,7 @@ class ProxyConfig:
         group=_STORE,
     )
     store: str | None = setting(
-        None,
-        "Redis or Valkey that several proxies share, such as redis://host",
-        check=store_url,
-        secret=True,
-        needs_restart=True,
+        None, "Redis or Valkey that proxies share: redis://host", check=store_url, secret=True, needs_restart=True
     )
     reasoning_cache_max_age_seconds: int = _amount(
         30 * 24 * 3600, "delete a reasoning this many seconds after its last use", needs_restart=True
@@ -134,15 +125,10 @@ class ProxyConfig:
         100_000, "most reasonings kept; the least recently used are deleted", needs_restart=True
     )
     durability: str = setting(
-        "normal",
-        "full: all turns survive power loss, but wait for the disk",
-        choices=("normal", "full"),
-        needs_restart=True,
+        "normal", "full: turns survive power loss, but wait", choices=("normal", "full"), needs_restart=True
     )
     response_cache: str = setting(
-        "ask",
-        "answer repeated requests without a call: never, if the request asks for it, or always",
-        choices=_CACHE,
+        "ask", "answer repeated requests without a call: never, if the request asks, or always", choices=_CACHE
     )
     record: str = setting("sessions", "record requests to a session's URL, or all", choices=("sessions", "all"))
     tunnel: str | bool | None = common(
