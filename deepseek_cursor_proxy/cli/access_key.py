@@ -83,9 +83,7 @@ def _write_named(name: str, given: dict[str, str], options: dict[str, Any]) -> N
     named_key(f"keys.{to_toml_key(name)}", fields, "flags")
     path = expand_home(config_path(options)).parent / "keys.d" / f"{name}.toml"
     if path.exists():
-        raise StartupError(
-            f"{path} exists; to rotate the key, make one with `access-key --new` and add its digest to `key` there"
-        )
+        raise StartupError(f"{path} exists; to rotate the key, add the digest of one that `access-key --new` makes")
     lines = [f"[keys.{to_toml_key(name)}]", *(f"{field} = {to_toml(value)}" for field, value in fields.items())]
     try:
         private_files.make_directory(path.parent)

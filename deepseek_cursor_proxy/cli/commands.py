@@ -47,18 +47,14 @@ def _demo(options: dict[str, Any]) -> int:
 
 def _commands_of_features() -> tuple[Command, ...]:
     commands = [Command(**row) for row in proxy.COMMANDS]
-    return tuple(
-        command._replace(heading="" if at else "See requests and costs") for at, command in enumerate(commands)
-    )
+    return tuple(each._replace(heading="" if at else "See requests and costs") for at, each in enumerate(commands))
 
 
 # Flags …
 
 
 def _add_clear(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--clear-reasoning-cache", action="store_true", help="delete what `store clear` deletes, then start"
-    )
+    parser.add_argument("--clear-reasoning-cache", action="store_true", help="do what `store clear` does, then start")
 
 
 def _in(module: str) -> tuple[str, str]:

@@ -119,9 +119,7 @@ def load(options: dict[str, Any]) -> LoadedConfig:
     # Reading the file reports any other problem with it.
     with contextlib.suppress(OSError):
         if options.get("config") is not None and not expand_home(path).exists():
-            raise StartupError(
-                f"config: {safe_text(path)} does not exist; create it, or leave --config out to use the default"
-            )
+            raise StartupError(f"config: {safe_text(path)} does not exist; create it, or leave --config out")
     loaded = LoadedConfig.load(path, os.environ, given_settings(options))
     if loaded.config.models or loaded.config.subagent_model:
         # Imported late: most people have none, and the start is faster without.

@@ -182,9 +182,7 @@ def find_launch(flags: Sequence[str], python: str = sys.executable, package: Pat
     """The launch of the running installation with these flags; StartupError for one that will not stay."""
     place = (package or Path(deepseek_cursor_proxy.__file__).parent).absolute().parent
     if _CACHES.search(str(place)):
-        raise StartupError(
-            f"this installation is temporary ({place}): install it first, with `uv tool install` or `pipx install`"
-        )
+        raise StartupError(f"this installation is temporary ({place}): run `uv tool install` or `pipx install` first")
     words = ("serve", *flags)
     if place.is_file():
         return Launch(python, (str(place), *words))

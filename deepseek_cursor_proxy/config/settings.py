@@ -81,9 +81,7 @@ class ProxyConfig:
         "https://api.deepseek.com", "URL of DeepSeek's API", key="base_url", check=base_url, group="model"
     )
     # `host` alone is the address that the proxy listens on.
-    upstream_host: str = setting(
-        "auto", "API dialect of base_url; auto: by its name, else by its answers", choices=HOSTS
-    )
+    upstream_host: str = setting("auto", "API dialect of base_url; auto: by name, else by its answers", choices=HOSTS)
     upstream_model: str = common("deepseek-v4-pro", "default model, also for names DeepSeek does not know", key="model")
     subagent_model: str | None = common(None, "model for sub-agents and small requests of Claude Code and Codex")
     thinking: str = setting(
@@ -103,9 +101,7 @@ class ProxyConfig:
     pictures: str = setting(
         "name", "pictures for a model without vision: send their names, or let Flash answer", choices=("name", "flash")
     )
-    request_timeout: float = _seconds(
-        300.0, "fail when DeepSeek is silent for this many seconds", group="calls to DeepSeek"
-    )
+    request_timeout: float = _seconds(300.0, "seconds of silence after which a call fails", group="calls to DeepSeek")
     allow_plain_http_upstream: bool = setting(
         False, "DANGER: let base_url be plain http on another machine; your key then crosses the network in clear"
     )
@@ -121,9 +117,7 @@ class ProxyConfig:
     reasoning_cache_max_age_seconds: int = _amount(
         30 * 24 * 3600, "delete a reasoning this many seconds after its last use", needs_restart=True
     )
-    reasoning_cache_max_rows: int = _amount(
-        100_000, "most reasonings kept; the least recently used are deleted", needs_restart=True
-    )
+    reasoning_cache_max_rows: int = _amount(100_000, "most reasonings kept; unused ones go first", needs_restart=True)
     durability: str = setting(
         "normal", "full: turns survive power loss, but wait", choices=("normal", "full"), needs_restart=True
     )
@@ -139,9 +133,7 @@ class ProxyConfig:
         needs_restart=True,
         group="who may use it",
     )
-    tunnel_url: str | None = setting(
-        None, "address that you have reserved for the tunnel", check=tunnel_address, needs_restart=True
-    )
+    tunnel_url: str | None = setting(None, "reserved address of the tunnel", check=tunnel_address, needs_restart=True)
     ngrok: bool = setting(False, "the same as --tunnel ngrok", needs_restart=True)
     access_keys: tuple[AccessKey, ...] = common(
         (), "the only keys that are served, each as clients send it or as its sha256: digest", item=access_key
@@ -165,9 +157,7 @@ class ProxyConfig:
     cors: bool = setting(False, "let web pages of any origin call the proxy")
     trace_dir: Path | None = common(None, "write one private JSON file per request into this directory")
     # It takes a second to read and stays in memory, so a reload does not read it again.
-    tokenizer: Path | None = setting(
-        None, "count tokens with DeepSeek's tokenizer.json, not by estimate", needs_restart=True
-    )
+    tokenizer: Path | None = setting(None, "DeepSeek's tokenizer.json, to count tokens exactly", needs_restart=True)
     # Values that suit every machine.
     # To reach DeepSeek: name, connection and certificate together.
     connect_timeout: float = constant(10.0)

@@ -67,9 +67,7 @@ def run(options: dict[str, Any]) -> int:
     path = config_path(options)
     settings = load_settings(path, os.environ, given_settings(options))
     if options.get("config") is not None and file_status(path) is None and not settings.faults:
-        settings = settings._replace(
-            faults=(f"{path} does not exist; create it, or leave --config out to use the default",)
-        )
+        settings = settings._replace(faults=(f"{path} does not exist; create it, or leave --config out",))
     admin = find_admin(settings.config)
     settings = follow(settings, admin)
     # A key could go to the wrong place while the settings have a mistake.

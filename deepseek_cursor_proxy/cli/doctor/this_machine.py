@@ -151,9 +151,7 @@ def check_dashboard(subject: Subject) -> list[Finding]:
         return [skipped(DASHBOARD, "off (admin_port = 0)")]
     if facts.key_state == "unreadable":
         text = f"{facts.key_path} cannot be read, or holds no key"
-        return [
-            failed(DASHBOARD, text, "make it readable for you (chmod 600), or delete it: the next start writes one")
-        ]
+        return [failed(DASHBOARD, text, "make it readable (chmod 600), or delete it: the next start writes one")]
     if facts.key_state == "exposed":
         return [warning(DASHBOARD, f"other users can read {facts.key_path}", f"chmod 600 {facts.key_path}")]
     if not facts.url:

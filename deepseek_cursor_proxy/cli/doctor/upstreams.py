@@ -149,9 +149,7 @@ def read_account(body: Mapping[str, Any]) -> Account:
     """Parse an answer of `GET /user/balance`. Raises UpstreamFailed if it is not DeepSeek's."""
     infos = [as_object(info) for info in as_list(body.get("balance_infos"))][:_MOST_CURRENCIES]
     if not isinstance(body.get("is_available"), bool) or "balance_infos" not in body:
-        raise UpstreamFailed(
-            "The answer has no balance_infos; only DeepSeek's own API has a balance. Check --base-url."
-        )
+        raise UpstreamFailed("The answer has no balance_infos; only DeepSeek's API has a balance. Check --base-url.")
     names = ("currency", "total_balance", "granted_balance", "topped_up_balance")
     balances = [Balance(*(safe_text(info.get(name, "?"), 30) for name in names)) for info in infos]
     return Account(body["is_available"], tuple(balances))

@@ -17,14 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.cli.setup.files import (
-    ChangedLines,
-    EditResult,
-    Record,
-    Unreadable,
-    line_end,
-    split_lines,
-)
+from deepseek_cursor_proxy.cli.setup.files import ChangedLines, EditResult, Record, Unreadable, line_end, split_lines
 
 Value = str | int | Sequence[str] | Mapping[str, int]
 Values = Mapping[str, Value]

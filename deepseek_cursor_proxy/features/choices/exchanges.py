@@ -50,9 +50,7 @@ class ChoicesExchange:
         # Every choice sends a body, and holds it three times over.
         count, size, most = client.chat.choices, client.body_bytes, services.config.max_request_body_bytes
         if count * size > most:
-            raise TooLarge(
-                f"{count} choices of a request of {size} bytes: at most {most} bytes together. Ask for fewer."
-            )
+            raise TooLarge(f"{count} choices of a request of {size} bytes: at most {most} bytes in all. Ask for fewer.")
         exchange = cls(client)
         try:
             for choice in range(count):

@@ -12,10 +12,4 @@
 Code that embeds a DeepSeekProxyServer gets no second port.
 """
 
-COMMANDS = (
-    {
-        "name": "dashboard",
-        "help": "open the dashboard in a browser",
-        "run": "features.dashboard.command:open_dashboard",
-    },
-)
+COMMANDS = ({"name": "dashboard", "help": "open the dashboard in a browser", "run": "features.dashboard.command:run"},)

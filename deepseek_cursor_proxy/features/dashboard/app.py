@@ -103,9 +103,7 @@ class AdminApp:
                 call = load(endpoint) if isinstance(endpoint, str) else endpoint
                 found = call(self._context, fields, *match.groups())
                 return found if isinstance(found, HttpReply) else HttpReply.json(found)
-        raise errors.NotFound(
-            "There is nothing at this path of the dashboard's port; the API is at the proxy's own port."
-        )
+        raise errors.NotFound("There is nothing at this path of the dashboard; the API is at the proxy's own port.")
 
     def _prove(self, query: str) -> HttpReply:
         if (nonce := _NONCE.fullmatch(query)) is None:
@@ -191,7 +189,5 @@ def static_file(path: str, features: Traversable | None = None) -> HttpReply | N
             try:
                 return HttpReply(200, place.read_bytes(), (("Content-Type", _TYPES[found["type"]]),))
             except OSError as error:
-                raise errors.Overloaded(
-                    f"A file of the dashboard cannot be read: {error.strerror}.", retry_after=1
-                ) from None
+                raise errors.Overloaded(f"The file cannot be read: {error.strerror}.", retry_after=1) from None
     return None

@@ -21,7 +21,7 @@ _REDIRECT = """<!doctype html>
 """
 
 
-def open_dashboard(options: dict[str, Any]) -> None:
+def run(options: dict[str, Any]) -> None:
     """Open the dashboard of the proxy that runs with this store; StartupError when none does."""
     import webbrowser
 

@@ -62,9 +62,7 @@ def details(context: AdminContext, parameters: Mapping[str, str], number: str) -
 
 
 def unknown_request() -> NotFound:
-    return NotFound(
-        "No request with this id has ended, or it is forgotten by now. It may still run.", code="unknown_request"
-    )
+    return NotFound("No request with this id has ended, or it is forgotten. It may still run.", code="unknown_request")
 
 
 def detailed_row(record: RequestRecord, id: int | None = None) -> dict[str, Any]:

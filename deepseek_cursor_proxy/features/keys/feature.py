@@ -114,9 +114,7 @@ class Keys(Feature):
         """What tokens cost where it costs most, in billionths of a dollar; None if no price is known."""
         from deepseek_cursor_proxy.features.keys.limits import BILLION
 
-        found = [
-            self._prices.cost(model, tokens, time.time(), is_deepseek=is_deepseek) for model, is_deepseek in models
-        ]
+        found = [self._prices.cost(model, tokens, time.time(), is_deepseek=is_own) for model, is_own in models]
         amounts = [cost.amount for cost in found if cost is not None]
         return round(max(amounts) * BILLION) if amounts else None
 

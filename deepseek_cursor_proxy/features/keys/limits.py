@@ -30,15 +30,7 @@ from deepseek_cursor_proxy.conversation import Message
 from deepseek_cursor_proxy.deepseek.prices import USD, format_amount
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, PriceUnknown
-from deepseek_cursor_proxy.features.keys.store import (
-    LEASE_SECONDS,
-    Counter,
-    Hold,
-    LimitTables,
-    Refusal,
-    Spent,
-    Used,
-)
+from deepseek_cursor_proxy.features.keys.store import LEASE_SECONDS, Counter, Hold, LimitTables, Refusal, Spent, Used
 from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.observers.events import Finished, PassedThrough, Result, Terminal
 from deepseek_cursor_proxy.storage.database import Database

@@ -102,9 +102,7 @@ class SharedLimits:
         if not isinstance(reply, list) or not len(reply) == len(numbers) == count + 1:
             return None
         if raised := numbers.pop():
-            _log.warning(
-                "%s had less than was spent: %d limits have what this proxy knows", self._state.address, raised
-            )
+            _log.warning("%s had less than was spent: %d limits got what this proxy knows", self._state.address, raised)
         return numbers
 
     def _fault(self) -> Unusable:

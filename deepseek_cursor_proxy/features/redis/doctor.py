@@ -44,7 +44,5 @@ def check(subject: Subject) -> list[Finding]:
         remedy = f"set {SECRET_VARIABLE}, so that other proxies can have the same secret"
         return [warning(_ENGINE, f"{address} answers, with a secret that only this proxy has", remedy)]
     if policy and policy not in _POLICIES:
-        return [
-            warning(_ENGINE, f"{address} drops keys that are in use ({policy})", "set maxmemory-policy to noeviction")
-        ]
+        return [warning(_ENGINE, f"{address} drops keys in use ({policy})", "set maxmemory-policy to noeviction")]
     return [good(_ENGINE, f"{address} answers, version {version}")]

@@ -272,11 +272,8 @@ class SharedState:
 def read_info(engine: RedisClient) -> dict[str, str]:
     """What a server says of itself, by name. Raises RedisUnavailable."""
     [info] = engine.run([(b"INFO", b"everything")], _WRITE_SECONDS)
-    return (
-        dict(re.findall(r"^(\w+):(\S+)", info.decode("utf-8", "replace"), re.MULTILINE))
-        if isinstance(info, bytes)
-        else {}
-    )
+    text = info.decode("utf-8", "replace") if isinstance(info, bytes) else ""
+    return dict(re.findall(r"^(\w+):(\S+)", text, re.MULTILINE))
 
 
 def version_of(info: dict[str, str]) -> tuple[int, ...]:

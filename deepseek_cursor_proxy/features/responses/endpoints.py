@@ -341,13 +341,9 @@ class StoredEndpoint(_Endpoint):
         if stored.events is None and stored.body["background"] and stored.body["status"] == "failed":
             return HttpReply.events(last_events(stored.body, number))
         if stored.events is None and stored.body["status"] in ("queued", "in_progress"):
-            raise errors.BadRequest(
-                "Another proxy makes this response. Ask for it without stream until then.", param="stream"
-            )
+            raise errors.BadRequest("Another proxy makes this response. Ask without stream until then.", param="stream")
         if stored.events is None:
-            raise errors.BadRequest(
-                "Only a response that was made in the background can be streamed again.", param="stream"
-            )
+            raise errors.BadRequest("Only a background response can be streamed again.", param="stream")
         return HttpReply.events(follow(unpack_events(stored.events), number))
 
     def input_items(self, request: HttpRequest, response_id: str) -> HttpReply:
@@ -367,9 +363,7 @@ class StoredEndpoint(_Endpoint):
     def cancel(self, request: HttpRequest, response_id: str) -> HttpReply:
         namespace = self.admit(request).namespace
         if not self._find(namespace, response_id).body["background"]:
-            raise errors.BadRequest(
-                "Only a response that is made in the background can be cancelled.", param="response_id"
-            )
+            raise errors.BadRequest("Only a background response can be cancelled.", param="response_id")
         job = self._feature.jobs.find(namespace, response_id)
         if job is not None:
             self._feature.jobs.cancel(job)

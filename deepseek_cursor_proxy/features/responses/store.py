@@ -273,9 +273,8 @@ class ResponseStore(Table[ResponseChange]):
     def _to_row(self, caller: bytes, response: StoredResponse) -> ResponseRow:
         # Before any lock is taken: packing a long one takes a while.
         body, items = self._pack(response.body), self._pack(list(response.input))
-        return ResponseRow(
-            caller, response.body["id"], response.body["status"], self.clock(), body, items, response.events
-        )
+        id, status = response.body["id"], response.body["status"]
+        return ResponseRow(caller, id, status, self.clock(), body, items, response.events)
 
     def _pack(self, value: Any) -> bytes:
         raw = encode_json(value)

@@ -32,10 +32,4 @@ ADMIN_ROUTES = (
     ("/api/sessions", _ADMIN + "sessions"),
     ("/api/sessions/([0-9a-f-]{36})(?:/nodes/([0-9]{1,15}))?", _ADMIN + "find"),
 )
-COMMANDS = (
-    {
-        "name": "sessions",
-        "help": "list, show or export recorded sessions",
-        "commands": "features.sessions.command:COMMANDS",
-    },
-)
+COMMANDS = ({"name": "sessions", "help": "recorded sessions", "commands": "features.sessions.command:COMMANDS"},)

@@ -72,9 +72,7 @@ def show_session(options: dict[str, Any]) -> None:
     with _open(load(options).config) as store:
         session = _find(store, options["session"])
         print(f"session {session.uuid}  {safe_text(session.options.name, 200)}")
-        print(
-            f"created {_time(session.created_at)}, last used {_time(session.used_at)}, requests: {session.requests:,}"
-        )
+        print(f"created {_time(session.created_at)}, last used {_time(session.used_at)}, requests {session.requests:,}")
         for node in store.nodes(session.uuid):
             _show_node(node)
 

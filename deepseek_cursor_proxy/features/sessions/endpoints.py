@@ -37,9 +37,8 @@ class SessionsEndpoint(GenerationEndpoint):
         options = _options(decode_json_object(raw) if raw.strip() else {})
         with file_faults():
             session = self._sessions.create(caller, options, is_known=bool(self._report.key))
-        return HttpReply.json(
-            {**session_json(session, _base_url(request, session)), "ttl_seconds": options.ttl_seconds}
-        )
+        shown = session_json(session, _base_url(request, session))
+        return HttpReply.json({**shown, "ttl_seconds": options.ttl_seconds})
 
     def list(self, request: HttpRequest, _: str) -> HttpReply:
         caller = self.admit(request).namespace

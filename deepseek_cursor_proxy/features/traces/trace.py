@@ -154,11 +154,7 @@ def _reply_fields(message: Message) -> dict[str, Any]:
 _MOST_SHOWN = 48
 
 _NEEDS = {"hard": "required", "soft": "wanted", "none": "not needed"}
-_SOURCES = {
-    "client": "the client sent it",
-    "display": "from the thinking block in its text",
-    "missing": "no source has it",
-}
+_SOURCES = {"client": "the client sent it", "display": "from its thinking block", "missing": "no source has it"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

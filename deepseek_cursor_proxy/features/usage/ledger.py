@@ -203,9 +203,7 @@ class UsageLedger(Table[RequestRecord]):
     def _read_mean(self, model: str, period: float) -> int:
         with self._faults.guard("look up"), self.database.reader() as connection:
             # Among the last rows of all models.
-            query = (
-                "SELECT avg(output) FROM usage WHERE id > (SELECT max(id) FROM usage) - ? AND model = ? AND output > 0"
-            )
+            query = "SELECT avg(nullif(output, 0)) FROM usage WHERE id > (SELECT max(id) FROM usage) - ? AND model = ?"
             return round(connection.execute(query, (_ROWS_OF_AVERAGE, model)).fetchone()[0] or 0)
         return 0
 

@@ -152,9 +152,8 @@ class WrittenCalls:
         """What is held at the end of the answer: text, and the calls that are made of it."""
         answer = self._answer
         text = answer.text.take()
-        forced = (
-            find_call(text, self._request) if self._is_forced and reason == "stop" and not answer.has_calls else None
-        )
+        may_be_forced = self._is_forced and reason == "stop" and not answer.has_calls
+        forced = find_call(text, self._request) if may_be_forced else None
         if forced is not None and not brings_json(self._request, text):
             answer.has_written = True
             return answer.place([ToolCall(self._new_id(), *forced)])

@@ -86,7 +86,7 @@ class TestSharedLimits(EngineTestCase):
                 # The engine has it again, so the other one goes by it too.
                 self.assertEqual([Used(90)], one.usage([day], self.now))
                 [line] = self.log
-                self.assertIn("had less than was spent: 1 limits have what this proxy knows", line)
+                self.assertIn("had less than was spent: 1 limits got what this proxy knows", line)
 
     def test_a_proxy_that_was_restarted_knows_what_was_spent_when_the_engine_does_not(self) -> None:
         self.limits("one").settle("1", [Spent(DAY, 40), Spent(MINUTE, 1)], self.now)

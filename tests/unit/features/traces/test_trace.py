@@ -67,7 +67,7 @@ class TestWords(TraceTestCase):
             ("required, found by exact: ", {}),
             ("wanted, found by near: ", {"need": "soft", "proof": "near"}),
             ("not needed, the client sent it", {"need": "none", "source": "client", "proof": ""}),
-            ("required, from the thinking block in its text (unknown: ", {"source": "display", "proof": "unknown"}),
+            ("required, from its thinking block (unknown: ", {"source": "display", "proof": "unknown"}),
             ("required, no source has it (unknown: ", {"source": "missing", "proof": "unknown"}),
             ("history; the model had thought nothing", {"is_empty": True}),
         ):  # fmt: skip
