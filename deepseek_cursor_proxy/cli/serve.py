@@ -5,7 +5,6 @@ is printed only with a public address, because Cursor cannot use another one.
 """
 
 import contextlib
-import dataclasses
 import errno
 import logging
 import os
@@ -13,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -93,9 +93,7 @@ def _serve(
 def serving_for_child(loaded: LoadedConfig, config_path: Path) -> Iterator[DeepSeekProxyServer]:
     """A proxy on this machine alone, on a free port, while a program that we started runs; StartupError as in `run`."""
     # Answers that still run at the end have no reader.
-    config = dataclasses.replace(
-        loaded.config, host="127.0.0.1", port=0, tunnel=None, public_hosts=(), shutdown_grace=0.0
-    )
+    config = replace(loaded.config, host="127.0.0.1", port=0, tunnel=None, public_hosts=(), shutdown_grace=0.0)
     Access(config)
     _log_to_stderr(verbose=config.verbose)
     with contextlib.ExitStack() as stack:
@@ -155,7 +153,7 @@ def with_usable_store(loaded: LoadedConfig) -> LoadedConfig:
             "there is no home directory, so reasoning is kept in memory only; choose a file, perhaps on a volume, with "
             "--reasoning-content-path"
         )
-        return loaded._replace(config=dataclasses.replace(config, reasoning_content_path=Path(":memory:")))
+        return loaded._replace(config=replace(config, reasoning_content_path=Path(":memory:")))
     return loaded
 
 
@@ -261,7 +259,7 @@ def _reload(
     fixed = {setting.field: getattr(before, setting.field) for setting in SETTINGS if setting.needs_restart}
     try:
         loaded = reload_config()
-        after = dataclasses.replace(loaded.config, **fixed)
+        after = replace(loaded.config, **fixed)
         _check_features(after)
         server.reconfigure(after)
     except StartupError as error:

@@ -59,9 +59,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="claude-code: the proxy sends sub-agents and small requests to Flash; `usage` shows the saving",
     )
-    parser.add_argument(
-        "--status-line", action="store_true", help="claude-code: show the chat's use in its status line"
-    )
+    parser.add_argument("--status-line", action="store_true", help="claude-code: show a chat's use in its status line")
     parser.add_argument("--url", type=_root_url, help="address of the proxy (default: the running one)")
 
 

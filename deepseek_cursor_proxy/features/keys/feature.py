@@ -36,6 +36,11 @@ _MOST_CHOICES = 1000
 _LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
+# Tokens of the prompt and of the answer, and the models that may be asked, each with whether its upstream may be
+# DeepSeek.
+_Usage = tuple[int, int, Sequence[tuple[str, bool]]]
+
+
 class Keys(Feature):
     name = "keys"
     views = ("keys",)
@@ -88,9 +93,7 @@ class Keys(Feature):
 
         return self._admit(services, named, model, usage)
 
-    def _admit(
-        self, services: Services, named: NamedKey, model: str, usage: "Callable[[], _Usage]"
-    ) -> Admission | None:
+    def _admit(self, services: Services, named: NamedKey, model: str, usage: Callable[[], _Usage]) -> Admission | None:
         """Reserve what a request may use; None if nothing limits it. Raises a ProxyError."""
         from deepseek_cursor_proxy.features.keys.limits import Estimate
 
@@ -124,11 +127,6 @@ class Keys(Feature):
     def close(self) -> None:
         if self.limiter is not None:
             self.limiter.close()
-
-
-# Tokens of the prompt and of the answer, and the models that may be asked, each with whether its upstream may be
-# DeepSeek.
-_Usage = tuple[int, int, Sequence[tuple[str, bool]]]
 
 
 def _answer(max_tokens: int, model: str, services: Services) -> int:

@@ -186,11 +186,7 @@ class WrittenCalls:
                 quotes.add(text[opened.start() : block.end])
             at = block.end
         items.append(text[start:])
-        return [
-            item
-            for place, item in enumerate(items)
-            if item and not (place and isinstance(item, str) and item.isspace())
-        ]
+        return [item for at, item in enumerate(items) if item and not (at and isinstance(item, str) and item.isspace())]
 
     def _calls_of(self, block: Block) -> list[ToolCall]:
         """The calls of a block; none if one of them is no call of a declared tool."""
