@@ -42,23 +42,14 @@ class TestWaitingRequests(hostile.HostileTestCase):
         self.fake.release.wait(MUCH_PATIENCE)
         return Answer(content="x")
 
-    def test_plain_answers_that_deepseek_has_not_begun(self) -> None:
-        self.upstream(self.hold_back)
-        with self.waiting(request_bytes(PLAIN)) as (_, socks):
-            self.fake.release.set()
-            self.assert_answered(socks)
-
-    def test_plain_answers_that_have_come_in_half(self) -> None:
-        self.upstream(lambda: Answer(content="x", stall_after=1))
-        with self.waiting(request_bytes(PLAIN)) as (_, socks):
-            self.fake.release.set()
-            self.assert_answered(socks)
-
-    def test_streams_that_deepseek_has_not_begun(self) -> None:
-        self.upstream(self.hold_back)
-        with self.waiting(request_bytes(STREAM)) as (_, socks):
-            self.fake.release.set()
-            self.assert_answered(socks)
+    def test_answers_that_deepseek_has_not_begun_or_that_have_come_in_half(self) -> None:
+        for body, respond in (
+            (PLAIN, self.hold_back), (STREAM, self.hold_back), (PLAIN, lambda: Answer(content="x", stall_after=1)),
+        ):  # fmt: skip
+            self.upstream(respond)
+            with self.waiting(request_bytes(body)) as (_, socks):
+                self.fake.release.set()
+                self.assert_answered(socks)
 
     def test_calls_in_the_queue_for_slots(self) -> None:
         self.upstream(self.hold_back)
