@@ -102,14 +102,10 @@ class OpenCode(AgentClient):
             for name, text, schema in self._schemas
         ]
         return {
-            "model": _MODEL,
-            "max_tokens": 8192,
-            "messages": [{"role": "system", "content": self._prompt}, *self.history],
-            "tools": tools,
-            "tool_choice": "auto",
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+            "model": _MODEL, "max_tokens": 8192,
+            "messages": [{"role": "system", "content": self._prompt}, *self.history], "tools": tools,
+            "tool_choice": "auto", "stream": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
 
     def read(self, events: Sequence[Json]) -> list[ToolCall]:
         answer = cursor.add_up(events)
@@ -233,16 +229,10 @@ class ClaudeCode(AgentClient):
         marked = {**last, "content": [*last["content"][:-1], {**last["content"][-1], **cached}]}
         tools = [{"name": name, "description": text, "input_schema": schema} for name, text, schema in self._schemas]
         return {
-            "model": _MODEL,
-            "messages": [*before, marked],
-            "system": system,
-            "tools": tools,
-            "max_tokens": 32_000,
-            "thinking": {"type": "adaptive", "display": "omitted"},
-            "output_config": {"effort": "high"},
-            "metadata": {"user_id": _dump({"session_id": self._session})},
-            "stream": True,
-        }
+            "model": _MODEL, "messages": [*before, marked], "system": system, "tools": tools, "max_tokens": 32_000,
+            "thinking": {"type": "adaptive", "display": "omitted"}, "output_config": {"effort": "high"},
+            "metadata": {"user_id": _dump({"session_id": self._session})}, "stream": True,
+        }  # fmt: skip
 
     def read(self, events: Sequence[Json]) -> list[ToolCall]:
         blocks: dict[int, Json] = {}

@@ -33,15 +33,9 @@ from tests.support.systems import ROOT
 
 TINY = Scale(
     **dict.fromkeys(("paced_rounds", "crowd_rounds", "turns_measured", "starts"), 1),
-    **dict.fromkeys(("streams", "stored_turns", "clients", "bursts"), 2),
-    requests=4,
-    paced_chunks=3,
-    chunks=5,
-    crowds=(1, 2),
-    crowd_seconds=0.1,
-    turns=(1, 2),
-    burst_seconds=0.01,
-)
+    **dict.fromkeys(("streams", "stored_turns", "clients", "bursts"), 2), requests=4, paced_chunks=3, chunks=5,
+    crowds=(1, 2), crowd_seconds=0.1, turns=(1, 2), burst_seconds=0.01,
+)  # fmt: skip
 CROWD = ("{} streams x 20 chunks/s: delivered", "failed streams", "lag p99", "CPU per chunk (mean)", "memory meanwhile")
 MEASURES = (
     *("small request, keep-alive: answer p50", "added p50", "added p99", "CPU per request (mean)"),

@@ -173,14 +173,11 @@ class Completion:
         calls = _tokens(encode_json(message["tool_calls"])) if "tool_calls" in message else 0
         completion = reasoning + content + calls
         return {
-            "prompt_tokens": prompt.tokens,
-            "completion_tokens": completion,
-            "total_tokens": prompt.tokens + completion,
-            "prompt_tokens_details": {"cached_tokens": prompt.hit},
-            "completion_tokens_details": {"reasoning_tokens": reasoning},
-            "prompt_cache_hit_tokens": prompt.hit,
+            "prompt_tokens": prompt.tokens, "completion_tokens": completion,
+            "total_tokens": prompt.tokens + completion, "prompt_tokens_details": {"cached_tokens": prompt.hit},
+            "completion_tokens_details": {"reasoning_tokens": reasoning}, "prompt_cache_hit_tokens": prompt.hit,
             "prompt_cache_miss_tokens": prompt.tokens - prompt.hit,
-        }
+        }  # fmt: skip
 
 
 def model_entry(name: str) -> dict[str, Any]:

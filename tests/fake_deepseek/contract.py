@@ -99,13 +99,11 @@ def refusal(payload: object, rules: Rules = NEWEST_RULES) -> Refusal | None:
     if misfit or not isinstance(payload, dict):
         return Refusal(DESERIALIZE + str(misfit).lstrip(".: "))
     problems = chain(
-        _field_problems(payload),
-        _tool_problems(payload, rules.is_beta),
-        _message_problems(payload, rules.is_beta),
+        _field_problems(payload), _tool_problems(payload, rules.is_beta), _message_problems(payload, rules.is_beta),
         _order_problems(payload["messages"]),
         prompt.problems(payload, is_v4=rules.has_v4_template) if rules.needs_headers else (),
         _reasoning_problems(payload, rules),
-    )
+    )  # fmt: skip
     return next(map(Refusal, problems), None)
 
 

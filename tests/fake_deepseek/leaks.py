@@ -61,21 +61,15 @@ class HermesMarkup(NamedTuple):
 
 HERMES = HermesMarkup("Hermes")
 FORMS: tuple[Markup | V3Markup, ...] = (
-    Markup("V4", "｜DSML｜", "tool_calls"),
-    Markup("V4.1", "｜DSML｜ ", "calls"),
-    Markup("V3.2", "｜DSML｜", "function_calls"),
-    Markup("tool_use", "｜DSML｜", "tool_use"),
-    Markup("doubled", "｜｜DSML｜｜", "tool_calls"),
-    Markup("double line", "‖DSML‖", "tool_calls"),
-    Markup("ASCII", "|DSML|", "tool_calls"),
-    Markup("ASCII doubled", "||DSML||", "function_calls"),
-    Markup("blanks", " | DSML | ", "tool_calls"),
-    Markup("no container", "｜DSML｜", ""),
+    Markup("V4", "｜DSML｜", "tool_calls"), Markup("V4.1", "｜DSML｜ ", "calls"),
+    Markup("V3.2", "｜DSML｜", "function_calls"), Markup("tool_use", "｜DSML｜", "tool_use"),
+    Markup("doubled", "｜｜DSML｜｜", "tool_calls"), Markup("double line", "‖DSML‖", "tool_calls"),
+    Markup("ASCII", "|DSML|", "tool_calls"), Markup("ASCII doubled", "||DSML||", "function_calls"),
+    Markup("blanks", " | DSML | ", "tool_calls"), Markup("no container", "｜DSML｜", ""),
     Markup("no string=", "｜DSML｜", "tool_calls", has_strings=False),
-    Markup("no bars", "", "function_calls", has_strings=False),
-    V3Markup("V3", has_fence=True),
+    Markup("no bars", "", "function_calls", has_strings=False), V3Markup("V3", has_fence=True),
     V3Markup("V3.1", has_fence=False),
-)
+)  # fmt: skip
 Form = Markup | V3Markup
 
 

@@ -283,17 +283,11 @@ class Response(Completion):
         reason = _INCOMPLETE.get(self._finish)
         error = {"code": "server_error", "message": f"The answer ended with {self._finish}."}
         return {
-            "id": self._header["id"],
-            "object": "response",
-            "created_at": self._header["created"],
-            "model": self._header["model"],
-            "status": status,
-            "error": error if status == "failed" else None,
-            "incomplete_details": {"reason": reason} if status == "incomplete" else None,
-            "output": output,
-            "store": False,
-            "usage": self._native_usage() if status != "in_progress" else None,
-        }
+            "id": self._header["id"], "object": "response", "created_at": self._header["created"],
+            "model": self._header["model"], "status": status, "error": error if status == "failed" else None,
+            "incomplete_details": {"reason": reason} if status == "incomplete" else None, "output": output,
+            "store": False, "usage": self._native_usage() if status != "in_progress" else None,
+        }  # fmt: skip
 
     def _native_usage(self) -> dict[str, Any]:
         usage = self._usage()

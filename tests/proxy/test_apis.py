@@ -60,11 +60,9 @@ class TestAnswers(ApiTestCase):
     def test_an_answer_has_no_empty_parts(self, api: Api, stream: bool) -> None:
         kinds = {"reasoning": "thinking", "message": "text", "function_call": "tool_use"}
         for answer, expected in (
-            (Answer(content="Hi."), ["text"]),
-            (Answer(reasoning="Hm.", calls=(CALL,)), ["thinking", "tool_use"]),
-            (Answer(calls=(CALL,)), ["tool_use"]),
-            (Answer(reasoning="Hm."), ["thinking"]),
-        ):
+            (Answer(content="Hi."), ["text"]), (Answer(reasoning="Hm.", calls=(CALL,)), ["thinking", "tool_use"]),
+            (Answer(calls=(CALL,)), ["tool_use"]), (Answer(reasoning="Hm."), ["thinking"]),
+        ):  # fmt: skip
             self.fake.answer(answer)
             turn = self.ask(self.running, api, stream=stream).turn()
             parts = turn if api is RESPONSES else turn[0]["content"]

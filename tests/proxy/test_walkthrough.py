@@ -103,12 +103,9 @@ class TestChat(SocketTestCase):
 
 class TestMissingReasoning(SocketTestCase):
     HISTORY = (
-        {"role": "system", "content": "S"},
-        {"role": "user", "content": "U"},
-        CALLED,
-        {"role": "tool", "tool_call_id": "call_9", "content": "the result"},
-        {"role": "user", "content": "U2"},
-    )
+        {"role": "system", "content": "S"}, {"role": "user", "content": "U"}, CALLED,
+        {"role": "tool", "tool_call_id": "call_9", "content": "the result"}, {"role": "user", "content": "U2"},
+    )  # fmt: skip
 
     def test_recover_replays_as_text_with_one_notice_and_keeps_the_prefix(self) -> None:
         for stream in (True, False):

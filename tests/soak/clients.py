@@ -264,17 +264,13 @@ def serve_deepseek() -> None:
 
 _EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 _STEPS: dict[str, Step] = {
-    "short": Answer("A thought.", "An answer."),
-    "large": Answer("A thought.", "x" * 400_000, piece=10_000),
+    "short": Answer("A thought.", "An answer."), "large": Answer("A thought.", "x" * 400_000, piece=10_000),
     "huge": Answer("A thought.", "x" * 12_000_000, piece=100_000),
     "endless": Answer("A thought. " * 20, "Four" * 20_000, piece=4, pause=0.01),
-    "silent": Answer("A thought.", "Half of it.", piece=4, stall_after=4),
-    "hang": Raw(b"", then_stall=True),
-    "cut": Answer("A thought.", "Half of it.", piece=4, cut_after=4),
-    "garbage": Raw(b"no HTTP at all\r\n\r\n"),
-    "429": Failure(429, "Too fast."),
-    "500": Failure(500, "Broken."),
-}
+    "silent": Answer("A thought.", "Half of it.", piece=4, stall_after=4), "hang": Raw(b"", then_stall=True),
+    "cut": Answer("A thought.", "Half of it.", piece=4, cut_after=4), "garbage": Raw(b"no HTTP at all\r\n\r\n"),
+    "429": Failure(429, "Too fast."), "500": Failure(500, "Broken."),
+}  # fmt: skip
 
 
 def answer_to(payload: Mapping[str, Any]) -> Step:

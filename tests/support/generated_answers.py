@@ -19,12 +19,9 @@ WORDS = (
 # The upstream names of each kind of tool.
 FUNCTION, CUSTOM, INNER, INNER_CUSTOM = "read_file", "apply_patch", "agents__spawn", "agents__patch"
 REQUEST = ChatRequest(
-    "my-model",
-    "deepseek-v4-pro",
-    (),
-    custom_tools=frozenset({CUSTOM, INNER_CUSTOM}),
+    "my-model", "deepseek-v4-pro", (), custom_tools=frozenset({CUSTOM, INNER_CUSTOM}),
     tool_namespaces={INNER: ("agents", "spawn"), INNER_CUSTOM: ("agents", "patch")},
-)
+)  # fmt: skip
 UPSTREAM_NAMES = {inner: name for name, inner in REQUEST.tool_namespaces.items()}
 
 

@@ -17,11 +17,9 @@ VERSION = {"anthropic-version": "2023-06-01"}
 THINKING: Json = {"thinking": {"type": "adaptive"}}
 TOOLS = [{"name": "read_file", "description": "Reads.", "input_schema": {"type": "object", "properties": {}}}]
 _TEXTS = {
-    "thinking": {"thinking_delta": "thinking", "signature_delta": "signature"},
-    "text": {"text_delta": "text"},
-    "tool_use": {"input_json_delta": "partial_json"},
-    "server_tool_use": {"input_json_delta": "partial_json"},
-}
+    "thinking": {"thinking_delta": "thinking", "signature_delta": "signature"}, "text": {"text_delta": "text"},
+    "tool_use": {"input_json_delta": "partial_json"}, "server_tool_use": {"input_json_delta": "partial_json"},
+}  # fmt: skip
 
 
 class ClientReply(responses_client.ClientReply):

@@ -86,14 +86,12 @@ class AccessTest(unittest.TestCase):
 class TestCredentials(AccessTest):
     def test_a_key_is_read_from_authorization_and_x_api_key(self) -> None:
         for headers, expected in (
-            ({"authorization": "Bearer sk-a"}, "sk-a"),
-            ({"authorization": "bearer   sk-a "}, "sk-a"),
-            ({"api_key": " sk-a "}, "sk-a"),
-            ({"authorization": "Bearer sk-a", "api_key": "sk-a"}, "sk-a"),
+            ({"authorization": "Bearer sk-a"}, "sk-a"), ({"authorization": "bearer   sk-a "}, "sk-a"),
+            ({"api_key": " sk-a "}, "sk-a"), ({"authorization": "Bearer sk-a", "api_key": "sk-a"}, "sk-a"),
             ({"authorization": "Bearer ", "api_key": "sk-a"}, "sk-a"),
             ({"authorization": "Basic dTpw", "api_key": "sk-a"}, "sk-a"),
             ({"authorization": "Bearer " + "k" * 4096}, "k" * 4096),
-        ):
+        ):  # fmt: skip
             self.assertEqual(expected, self.access().admit(self.request(None, **headers)).credential, headers)
 
     def test_a_malformed_key_is_no_key(self) -> None:

@@ -71,16 +71,11 @@ def reply_of(*deltas: Delta) -> Reply:
 class TestReply(unittest.TestCase):
     def test_pieces_add_up_to_one_message(self) -> None:
         reply = reply_of(
-            Delta(reasoning=""),
-            Delta(reasoning="I "),
-            Delta(reasoning="think."),
-            Delta(text="Hel"),
-            Delta(text="lo."),
-            Delta(calls=(CallPiece(0, "call_1", "read"),)),
-            Delta(calls=(CallPiece(0, "", "", '{"a":'),)),
-            Delta(calls=(CallPiece(0, "", "", "1}"),)),
+            Delta(reasoning=""), Delta(reasoning="I "), Delta(reasoning="think."), Delta(text="Hel"),
+            Delta(text="lo."), Delta(calls=(CallPiece(0, "call_1", "read"),)),
+            Delta(calls=(CallPiece(0, "", "", '{"a":'),)), Delta(calls=(CallPiece(0, "", "", "1}"),)),
             Delta(finish_reason="tool_calls", usage={"prompt_tokens": 3}),
-        )
+        )  # fmt: skip
         expected = Message("assistant", "Hello.", "I think.", (ToolCall("call_1", "read", '{"a":1}'),))
         self.assertEqual(expected, reply.message())
         self.assertEqual("tool_calls", reply.finish_reason)

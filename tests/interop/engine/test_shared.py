@@ -61,14 +61,11 @@ class OnACluster:
 # What only the stand-in has: the commands that it got, errors of every kind, and passwords that a test changes.
 _ON_THE_STAND_IN = (
     "test_a_long_chat_is_looked_up_in_parts_that_the_engine_answers_in_time",
-    "test_no_text_is_on_the_engine_in_clear",
-    "test_an_engine_without_memory_gets_what_waits_when_it_has_some",
-    "test_a_write_that_the_engine_never_takes_is_in_the_file_alone",
-    "test_no_write_overtakes_one_that_waits",
+    "test_no_text_is_on_the_engine_in_clear", "test_an_engine_without_memory_gets_what_waits_when_it_has_some",
+    "test_a_write_that_the_engine_never_takes_is_in_the_file_alone", "test_no_write_overtakes_one_that_waits",
     "test_a_wrong_password_is_an_outage_and_is_never_shown",
-    "test_an_instance_with_another_secret_says_so_and_shares_nothing",
-    "test_the_engine_never_has_the_secret",
-)
+    "test_an_instance_with_another_secret_says_so_and_shares_nothing", "test_the_engine_never_has_the_secret",
+)  # fmt: skip
 # A cluster stays for all tests of a class, and is neither stopped nor changed by its keys.
 _ON_A_CLUSTER = (
     "test_engine_and_file_return_the_same_after_any_sequence_of_entries",

@@ -89,21 +89,16 @@ def _keys_in_the_wrong_place(stranger: _Stranger) -> None:
     stranger.chat(path=f"/openai/deployments/{KEY}/chat/completions")
     chat = "POST /v1/chat/completions HTTP/1.1\r\n"
     for data in (
-        f"GET /{KEY}\x1b[31m HTTP/1.1\r\nHost: x\r\n\r\n",
-        f"{KEY} / HTTP/1.1\r\nHost: x\r\n\r\n",
-        f"GET / {KEY}\r\nHost: x\r\n\r\n",
-        f"GET / HTTP/1.1\r\nHost: {KEY}/\r\n\r\n",
+        f"GET /{KEY}\x1b[31m HTTP/1.1\r\nHost: x\r\n\r\n", f"{KEY} / HTTP/1.1\r\nHost: x\r\n\r\n",
+        f"GET / {KEY}\r\nHost: x\r\n\r\n", f"GET / HTTP/1.1\r\nHost: {KEY}/\r\n\r\n",
         f"GET / HTTP/1.1\r\nHost: x\r\nX y: {KEY}\r\n\r\n",
         f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization : Bearer {KEY}\r\n\r\n",
-        "GET / HTTP/1.1\r\nHost: x\r\nX: \x1b[31m\r\n\r\n",
-        f"{chat}Host: x\r\nAuthorization: Basic {KEY}\r\n\r\n",
-        f"{chat}Host: x\r\nAuthorization: {KEY}\r\n\r\n",
-        f"{chat}Host: x\r\nX-Api-Key: {KEY}\r\n\r\n",
-        f"{chat}{_head(KEY)}",
-        f"{chat}{_head(2, f'Expect: {KEY}')}{{}}",
+        "GET / HTTP/1.1\r\nHost: x\r\nX: \x1b[31m\r\n\r\n", f"{chat}Host: x\r\nAuthorization: Basic {KEY}\r\n\r\n",
+        f"{chat}Host: x\r\nAuthorization: {KEY}\r\n\r\n", f"{chat}Host: x\r\nX-Api-Key: {KEY}\r\n\r\n",
+        f"{chat}{_head(KEY)}", f"{chat}{_head(2, f'Expect: {KEY}')}{{}}",
         f"{chat}{_head(2, f'Content-Encoding: {KEY}')}{{}}",
         f"{chat}Host: x\r\nAuthorization: Bearer {KEY}\r\nTransfer-Encoding: {KEY}\r\n\r\n",
-    ):
+    ):  # fmt: skip
         stranger.send(data)
 
 

@@ -90,27 +90,18 @@ class UnacceptedKeysCase(AdminCase):
         picture = {"role": "user", "content": [part("a")]}
         messages = {"model": "deepseek-v4-pro", "max_tokens": 2000, "messages": [QUESTION]}
         for method, path, body in (
-            ("POST", "/v1/chat/completions", CHAT),
-            ("POST", "/v1/chat/completions", {**CHAT, "n": 2, "cache": True}),
+            ("POST", "/v1/chat/completions", CHAT), ("POST", "/v1/chat/completions", {**CHAT, "n": 2, "cache": True}),
             ("POST", "/v1/chat/completions", {**CHAT, "messages": [picture]}),
-            ("POST", "/v1/chat/completions", {"model": f"model-of-{key}"}),
-            ("POST", "/v1/chat/completions", b"{"),
-            ("POST", "/v1/responses", responses),
-            ("POST", "/v1/responses", {**responses, "background": True}),
+            ("POST", "/v1/chat/completions", {"model": f"model-of-{key}"}), ("POST", "/v1/chat/completions", b"{"),
+            ("POST", "/v1/responses", responses), ("POST", "/v1/responses", {**responses, "background": True}),
             ("POST", "/v1/responses", {**responses, "previous_response_id": "resp_1"}),
-            ("POST", "/v1/responses/input_tokens", responses),
-            ("GET", "/v1/responses/resp_1", b""),
-            ("DELETE", "/v1/responses/resp_1", b""),
-            ("POST", "/v1/messages", messages),
-            ("POST", "/v1/messages/count_tokens", messages),
-            ("POST", "/sessions/create", {"name": key}),
-            ("GET", "/sessions", b""),
-            ("GET", f"/s/{unknown}", b""),
-            ("DELETE", f"/s/{unknown}", b""),
+            ("POST", "/v1/responses/input_tokens", responses), ("GET", "/v1/responses/resp_1", b""),
+            ("DELETE", "/v1/responses/resp_1", b""), ("POST", "/v1/messages", messages),
+            ("POST", "/v1/messages/count_tokens", messages), ("POST", "/sessions/create", {"name": key}),
+            ("GET", "/sessions", b""), ("GET", f"/s/{unknown}", b""), ("DELETE", f"/s/{unknown}", b""),
             ("POST", f"/s/{unknown}/v1/chat/completions", CHAT),
-            ("POST", f"/s/{'x' * 16_000}/v1/chat/completions", CHAT),
-            ("GET", "/nothing/here", b""),
-        ):
+            ("POST", f"/s/{'x' * 16_000}/v1/chat/completions", CHAT), ("GET", "/nothing/here", b""),
+        ):  # fmt: skip
             self.reply(method, path, body, key=key)
 
 

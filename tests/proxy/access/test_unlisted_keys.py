@@ -334,10 +334,8 @@ class TestCors(AccessTestCase):
         wanted = ("Access-Control-Request-Method: POST", names)
         for method, path, lines in (
             *(("OPTIONS", path, wanted) for path in (*PATHS, "/v1/models", "/nowhere")),
-            *(("POST", path, ()) for path in PATHS),
-            ("GET", "/v1/models", ()),
-            ("GET", "/nowhere", ()),
-        ):
+            *(("POST", path, ()) for path in PATHS), ("GET", "/v1/models", ()), ("GET", "/nowhere", ()),
+        ):  # fmt: skip
             with self.subTest(path, method=method):
                 headers = self.headers(proxy, method, path, *origin, *lines)
                 self.assertEqual("*", headers["access-control-allow-origin"])

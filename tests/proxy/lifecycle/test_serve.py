@@ -176,20 +176,16 @@ class ServedCallersTest(unittest.TestCase):
     def test_the_start_names_exactly_who_is_served(self) -> None:
         sentences = (ONLY, PINNED, SPENT, NAMES, SHORT, HELD, UNUSED)
         for settings, held_key, expected in (
-            ({}, "", ()),
-            ({"passthrough": ROUTE}, "", (SPENT, NAMES)),
-            ({"public_hosts": ["a.example"]}, "", (PINNED,)),
-            ({"host": "::1"}, "", ()),
-            ({"ngrok": True}, "", (PINNED,)),
-            *(({"tunnel": name}, "", (PINNED,)) for name in ("on", "cloudflared")),
+            ({}, "", ()), ({"passthrough": ROUTE}, "", (SPENT, NAMES)),
+            ({"public_hosts": ["a.example"]}, "", (PINNED,)), ({"host": "::1"}, "", ()),
+            ({"ngrok": True}, "", (PINNED,)), *(({"tunnel": name}, "", (PINNED,)) for name in ("on", "cloudflared")),
             ({"tunnel": "off", "ngrok": True}, "", ()),
             ({"host": "0.0.0.0", "passthrough": ROUTE}, "", (PINNED, SPENT, NAMES)),
             ({"ngrok": True, "passthrough": ROUTE, "access_keys": [OURS]}, "", (ONLY, NAMES)),
             ({"access_keys": [OURS, "short"]}, "", (ONLY, SHORT)),
-            ({"access_keys": [OURS]}, "sk-held", (ONLY, NAMES, HELD)),
-            ({}, "sk-held", (UNUSED,)),
+            ({"access_keys": [OURS]}, "sk-held", (ONLY, NAMES, HELD)), ({}, "sk-held", (UNUSED,)),
             ({"ngrok": True}, "sk-held", (PINNED, UNUSED)),
-        ):
+        ):  # fmt: skip
             with self.subTest(settings, held_key=held_key):
                 welcome = self.said(held_key, **settings)
                 self.assertEqual(expected, tuple(each for each in sentences if each in welcome))

@@ -86,11 +86,9 @@ class TestMixedTools(ShapesTestCase):
         self.fake.answer(Answer("I should patch it.", calls=(call,), piece=piece), Answer("Fine.", "Done."))
         seen: list[tuple[str, str]] = []
         client = self.client(
-            self.proxy(display_reasoning=display),
-            tools=self.TOOLS,
-            stream=stream,
+            self.proxy(display_reasoning=display), tools=self.TOOLS, stream=stream,
             run_tool=lambda name, arguments: seen.append((name, arguments)) or "patched",
-        )
+        )  # fmt: skip
         turn = client.ask("patch it")
         self.assertTrue(turn.final.is_whole)
         self.assertEqual([("ApplyPatch", PATCH)], seen)

@@ -37,18 +37,13 @@ WITHOUT_BLOCK = {
     "cn 1.5.47, whose class names are minified": ("ls/JS 5.23.2", JS),
 }
 WITH_BLOCK = {
-    "nothing": ("", {}),
-    "curl": ("curl/8.5.0", {}),
-    "urllib": ("Python-urllib/3.11", {}),
-    "requests": ("python-requests/2.32.3", {}),
-    "httpx": ("python-httpx/0.28.1", {}),
-    "node's fetch": ("node", {}),
+    "nothing": ("", {}), "curl": ("curl/8.5.0", {}), "urllib": ("Python-urllib/3.11", {}),
+    "requests": ("python-requests/2.32.3", {}), "httpx": ("python-httpx/0.28.1", {}), "node's fetch": ("node", {}),
     "a browser": ("Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36", {}),
-    "a name that ends like a known one": ("my-openai/1.0 notai/2", {}),
-    "Cursor": ("Cursor/3.17.21", {}),
+    "a name that ends like a known one": ("my-openai/1.0 notai/2", {}), "Cursor": ("Cursor/3.17.21", {}),
     "Cursor with an SDK": ("Mozilla/5.0 Cursor/0.45.0 (darwin)", JS),
     "Cursor in small letters": ("cursor/1.0", PYTHON),
-}
+}  # fmt: skip
 
 
 def request_of(agent: str, headers: dict[str, str], path: str = CHAT, query: str = "") -> HttpRequest:
@@ -86,13 +81,11 @@ class TestSubagents(unittest.TestCase):
         claude, asked, turn = "claude-cli/2.1.325 (external, cli)", [{"role": "user"}], {"role": "assistant"}
         title = {"messages": asked, "tools": [], "output_config": {"effort": "high"}}
         for body, agent, is_small in (
-            (title, claude, True),
-            ({**title, "thinking": {"type": "disabled"}}, claude, True),
+            (title, claude, True), ({**title, "thinking": {"type": "disabled"}}, claude, True),
             ({**title, "thinking": {"type": "adaptive"}}, claude, False),
             ({**title, "tools": [{"name": "Bash"}]}, claude, False),
-            ({**title, "messages": [*asked, turn, *asked]}, claude, False),
-            (title, "curl/8.5.0", False),
-        ):
+            ({**title, "messages": [*asked, turn, *asked]}, claude, False), (title, "curl/8.5.0", False),
+        ):  # fmt: skip
             self.assertEqual(is_small, clients.is_subagent(request_of(agent, {}), body), (body, agent))
 
 

@@ -187,12 +187,10 @@ class ConfigCommandTest(CliTest):
             shown = self.show("--config", file, "--port", "3", "--no-display-reasoning", "--cors")
         expected = {
             "model": ('"of the file"', file),
-            "host": ('"of the environment"', "environment DEEPSEEK_CURSOR_PROXY_HOST"),
-            "port": ("3", "flag --port"),
-            "display_reasoning": ('"off"', "flag --display-reasoning"),
-            "cors": ("true", "flag --cors"),
+            "host": ('"of the environment"', "environment DEEPSEEK_CURSOR_PROXY_HOST"), "port": ("3", "flag --port"),
+            "display_reasoning": ('"off"', "flag --display-reasoning"), "cors": ("true", "flag --cors"),
             "thinking": ('"enabled"', "default"),
-        }
+        }  # fmt: skip
         self.assertEqual(expected, {key: shown[key] for key in expected})
 
     def test_a_switch_is_a_flag_with_a_value_without_one_or_with_no_in_front(self) -> None:

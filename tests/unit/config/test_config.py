@@ -70,13 +70,11 @@ class SwitchTest(ConfigTestCase):
         variable = "DEEPSEEK_CURSOR_PROXY_DISPLAY_REASONING"
         for word, expected in (("true", "on"), ("false", "off")):
             for config in (
-                self.load(f"display_reasoning = {word}").config,
-                self.load(f'display_reasoning = "{word}"').config,
-                self.load("", {variable: word}).config,
-                self.load("", {variable: word.upper()}).config,
+                self.load(f"display_reasoning = {word}").config, self.load(f'display_reasoning = "{word}"').config,
+                self.load("", {variable: word}).config, self.load("", {variable: word.upper()}).config,
                 self.load("", None, display_reasoning=word == "true").config,
                 ProxyConfig(display_reasoning=word == "true"),
-            ):
+            ):  # fmt: skip
                 self.assertEqual(expected, config.display_reasoning)
         for word in ("auto", "on", "off"):
             self.assertEqual(word, self.load(f'display_reasoning = "{word}"').config.display_reasoning)
@@ -425,14 +423,12 @@ class TunnelSettingsTest(ConfigTestCase):
 
     def test_every_source_can_name_a_tunnel(self) -> None:
         for loaded, program in (
-            (self.load('tunnel = "cloudflared"'), "cloudflared"),
-            (self.load("tunnel = true"), "on"),
+            (self.load('tunnel = "cloudflared"'), "cloudflared"), (self.load("tunnel = true"), "on"),
             (self.load('tunnel = ""\nngrok = true'), "ngrok"),
             (self.load(environment={"DEEPSEEK_CURSOR_PROXY_TUNNEL": "yes"}), "on"),
-            (self.load('tunnel = "ngrok"', tunnel="off"), None),
-            (self.load("ngrok = true", tunnel="off"), None),
+            (self.load('tunnel = "ngrok"', tunnel="off"), None), (self.load("ngrok = true", tunnel="off"), None),
             (self.load('tunnel = "ngrok"', tunnel="cloudflared"), "cloudflared"),
-        ):
+        ):  # fmt: skip
             self.assertEqual(program, loaded.config.tunnel_program)
 
     def test_a_tunnel_that_is_none_is_refused_with_those_there_are(self) -> None:

@@ -50,12 +50,10 @@ class TestPayload(unittest.TestCase):
 
     def test_each_role_is_sent_with_its_own_fields_only(self) -> None:
         messages = (
-            Message("system", "s", name="n"),
-            Message("user", "u", reasoning="x", name="n"),
-            Message("assistant", "a", "r", (), name="n", prefix=True),
-            assistant("", CALL, reasoning="r"),
+            Message("system", "s", name="n"), Message("user", "u", reasoning="x", name="n"),
+            Message("assistant", "a", "r", (), name="n", prefix=True), assistant("", CALL, reasoning="r"),
             Message("tool", "t", reasoning="x", tool_call_id="call_1", name="n"),
-        )
+        )  # fmt: skip
         call = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
         self.assertEqual(
             [
@@ -174,13 +172,11 @@ class TestDeltas(unittest.TestCase):
 
 
 CHAT = (
-    system("be … brief"),
-    Message("user", 'say "hi"\n', name="me"),
+    system("be … brief"), Message("user", 'say "hi"\n', name="me"),
     assistant("", ("call_1", "read_file", '{"a":1}'), reasoning="why not?"),
-    result("call_1", "text\twith\x00 everything 😀"),
-    assistant("done", reasoning=" ")._replace(prefix=True),
+    result("call_1", "text\twith\x00 everything 😀"), assistant("done", reasoning=" ")._replace(prefix=True),
     Message("user", ({"type": "text", "text": "look"}, IMAGE)),
-)
+)  # fmt: skip
 REQUEST = ChatRequest("m", "deepseek-v4-pro", CHAT, tuple(TOOLS), "auto", params={"temperature": 0.5})
 TOOL_IMAGE = Message("tool", (IMAGE,), tool_call_id="call_1")
 LONG, OWN_NAME = (*CHAT, *CHAT), {"logit_bias": {"tools": 0}}

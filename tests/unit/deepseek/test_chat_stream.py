@@ -263,19 +263,14 @@ class TestJoinedCompletions(unittest.TestCase):
         found = joined(
             piece(role="assistant", reasoning_content="", content=None),
             *(piece(reasoning_content=each) for each in ("Th", "in", "k")),
-            *(piece(content=each) for each in ("a", "b", "c", "d")),
-            piece(tool_calls=[call]),
-            piece(tool_calls=[more]),
-            piece("tool_calls"),
-            system_fingerprint="fp",
-        )
+            *(piece(content=each) for each in ("a", "b", "c", "d")), piece(tool_calls=[call]),
+            piece(tool_calls=[more]), piece("tool_calls"), system_fingerprint="fp",
+        )  # fmt: skip
         function = {"name": "f", "arguments": "{}"}
         message = {
-            "role": "assistant",
-            "content": "abcd",
-            "reasoning_content": "Think",
+            "role": "assistant", "content": "abcd", "reasoning_content": "Think",
             "tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}],
-        }
+        }  # fmt: skip
         self.assertEqual(
             {
                 "id": "1",

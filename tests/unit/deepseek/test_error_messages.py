@@ -75,15 +75,11 @@ class TestExplain(unittest.TestCase):
     def test_the_remedy_follows_deepseeks_message_and_the_rest_stays(self) -> None:
         for status, retry_after, remedy, expected in (
             (401, None, "Check the DeepSeek key that your client sends.", None),
-            (402, None, "https://platform.deepseek.com", None),
-            (403, None, "https://platform.deepseek.com", None),
-            (429, 30, "Wait 30 seconds", 30),
-            (429, None, "Wait 5 seconds", 5),
-            (500, None, "Try again in a moment", None),
-            (502, None, "Try again in a moment", None),
-            (503, None, "Wait 5 seconds", 5),
-            (529, None, "overloaded", None),
-        ):
+            (402, None, "https://platform.deepseek.com", None), (403, None, "https://platform.deepseek.com", None),
+            (429, 30, "Wait 30 seconds", 30), (429, None, "Wait 5 seconds", 5),
+            (500, None, "Try again in a moment", None), (502, None, "Try again in a moment", None),
+            (503, None, "Wait 5 seconds", 5), (529, None, "overloaded", None),
+        ):  # fmt: skip
             with self.subTest(status=status):
                 error = explain(refusal(status, "Because", retry_after))
                 body = error.payload()["error"]

@@ -100,23 +100,19 @@ def parse(fields: dict[str, Any]) -> Message:
 class TestMessages(unittest.TestCase):
     def test_fields_come_and_go_unchanged(self) -> None:
         for fields in (
-            {"searches": SEARCHES},
-            {"searches": SEARCHES, "citations": {"a": [1, 2.5, None, "日本\ud800"]}},
-            {"content": [USE, TEXT]},
-            {"content": [TEXT, USE, TEXT], "searches": SEARCHES},
-        ):
+            {"searches": SEARCHES}, {"searches": SEARCHES, "citations": {"a": [1, 2.5, None, "日本\ud800"]}},
+            {"content": [USE, TEXT]}, {"content": [TEXT, USE, TEXT], "searches": SEARCHES},
+        ):  # fmt: skip
             with self.subTest(fields):
                 message = parse({"role": "assistant", "content": "It is sunny.", **fields})
                 self.assertEqual(fields, server_tools.fields_to_send(message))
 
     def test_nothing_is_read_of_a_plain_message(self) -> None:
         for fields in (
-            {},
-            {"reasoning_content": "r", "tool_calls": [], "refusal": None, "annotations": []},
-            {"content": [TEXT]},
+            {}, {"reasoning_content": "r", "tool_calls": [], "refusal": None, "annotations": []}, {"content": [TEXT]},
             {"content": [{"type": "thinking", "thinking": "t"}, {"type": "tool_use"}]},
             {"content": ["text", None, {"text": "a"}]},
-        ):
+        ):  # fmt: skip
             self.assertIsNone(server_tools.read_fields({"role": "assistant", "content": "x", **fields}), fields)
 
     def test_text_of_ours_before_the_answer_stays_behind(self) -> None:

@@ -122,11 +122,9 @@ class TestTheRule(unittest.TestCase):
     def test_only_temporary_failures_are_retried(self) -> None:
         table: dict[ProxyError, bool] = {
             **{busy(status): True for status in (429, 500, 502, 503, 504)},
-            **{busy(status): False for status in (400, 401, 402, 403, 404, 422, 501)},
-            DROPPED: True,
-            UpstreamFailed("unintelligible"): False,
-            UpstreamTimeout("silent"): False,
-        }
+            **{busy(status): False for status in (400, 401, 402, 403, 404, 422, 501)}, DROPPED: True,
+            UpstreamFailed("unintelligible"): False, UpstreamTimeout("silent"): False,
+        }  # fmt: skip
         for error, expected in table.items():
             self.assertEqual(expected, wait(Time().retries(20), error), (repr(error), error.status))
 

@@ -261,15 +261,12 @@ class Connections(Http1Test):
     def test_a_target_splits_into_path_query_and_authority(self) -> None:
         cases = {
             **{path: (path, "", "") for path in ("/", "/a#b", "//a/b", "/http://a/b", "*")},
-            "/a%2Fb?c=%20d": ("/a%2Fb", "c=%20d", ""),
-            "/a?b?c": ("/a", "b?c", ""),
+            "/a%2Fb?c=%20d": ("/a%2Fb", "c=%20d", ""), "/a?b?c": ("/a", "b?c", ""),
             "/?u=http://a/b": ("/", "u=http://a/b", ""),
             "http://localhost:9000/v1/models?x": ("/v1/models", "x", "localhost:9000"),
-            "HTTPS://localhost": ("/", "", "localhost"),
-            "http://localhost?x=/": ("/", "x=/", "localhost"),
-            "http://[::1]:80/a": ("/a", "", "[::1]:80"),
-            "http://a/http://b/c": ("/http://b/c", "", "a"),
-        }
+            "HTTPS://localhost": ("/", "", "localhost"), "http://localhost?x=/": ("/", "x=/", "localhost"),
+            "http://[::1]:80/a": ("/a", "", "[::1]:80"), "http://a/http://b/c": ("/http://b/c", "", "a"),
+        }  # fmt: skip
         for target, expected in cases.items():
             self.assertEqual(heads.split_target(target), expected, target)
 

@@ -104,11 +104,9 @@ class TestStreams(unittest.TestCase):
         for name, stream, system, environment, expected in (
             ("a terminal", terminal, "posix", {}, True),
             ("Windows' Terminal", terminal, "nt", {"WT_SESSION": "1"}, True),
-            ("an old console of Windows", terminal, "nt", {}, False),
-            ("a file", io.StringIO(), "posix", {}, False),
-            ("absent", None, "posix", {}, False),
-            ("closed", closed, "posix", {}, False),
-        ):
+            ("an old console of Windows", terminal, "nt", {}, False), ("a file", io.StringIO(), "posix", {}, False),
+            ("absent", None, "posix", {}, False), ("closed", closed, "posix", {}, False),
+        ):  # fmt: skip
             with (
                 self.subTest(name),
                 mock.patch.object(sys, "stderr", stream),

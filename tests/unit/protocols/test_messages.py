@@ -164,17 +164,14 @@ class TestContent(unittest.TestCase):
             return {"type": "image_url", "image_url": url, **fields}
 
         rows = (
-            ("", 7),
-            (".text", {"type": "text", "text": 7}),
+            ("", 7), (".text", {"type": "text", "text": 7}),
             (".image_url", {"type": "image_url"}, image(7), image(None, type="input_image")),
-            (".image_url.url", image({"url": 7})),
-            (".file_id", {"type": "input_image", "file_id": 7}),
-            (".detail", image(URL, type="input_image", detail=7)),
-            (".source", {"type": "image"}),
+            (".image_url.url", image({"url": 7})), (".file_id", {"type": "input_image", "file_id": 7}),
+            (".detail", image(URL, type="input_image", detail=7)), (".source", {"type": "image"}),
             (".source.data", {"type": "image", "source": {"type": "base64", "data": 7}}),
             (".source.url", {"type": "image", "source": {"type": "url", "url": 7}}),
             (".file.file_id", {"type": "file", "file": {"file_id": 7}}),
-        )
+        )  # fmt: skip
         assert_named(self, one, "at", *rows)
 
 

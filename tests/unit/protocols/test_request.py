@@ -271,20 +271,15 @@ class TestRead(unittest.TestCase):
 class TestPriority(unittest.TestCase):
     def test_thinking_in_the_body_beats_the_model_name_which_beats_the_setting(self) -> None:
         for setting, suffix, fields, thinking in (
-            ("enabled", "", {}, True),
-            ("disabled", "", {}, False),
-            ("disabled", "-thinking", {}, True),
-            ("enabled", "-nothink", {}, False),
-            ("enabled", "-thinking", {"thinking": OFF}, False),
-            ("enabled", "", {"enable_thinking": False}, False),
-            ("enabled", "", {"reasoning_effort": "none"}, False),
-            ("enabled", "", {"reasoning": {"effort": "none"}}, False),
-            ("disabled", "", {"thinking": ON}, True),
+            ("enabled", "", {}, True), ("disabled", "", {}, False), ("disabled", "-thinking", {}, True),
+            ("enabled", "-nothink", {}, False), ("enabled", "-thinking", {"thinking": OFF}, False),
+            ("enabled", "", {"enable_thinking": False}, False), ("enabled", "", {"reasoning_effort": "none"}, False),
+            ("enabled", "", {"reasoning": {"effort": "none"}}, False), ("disabled", "", {"thinking": ON}, True),
             ("enabled", "-nothink", {"thinking": ON}, True),
             ("disabled", "-nothink", {"chat_template_kwargs": {"thinking": True}}, True),
             ("enabled", "-nothink", {"thinking": {"type": "adaptive"}}, False),
             ("disabled", "", {"reasoning_effort": "max"}, False),
-        ):
+        ):  # fmt: skip
             request = parse(body(model=f"deepseek-v4-pro{suffix}", **fields), ProxyConfig(thinking=setting))
             self.assertEqual(thinking, request.thinking, (setting, suffix, fields))
 

@@ -136,25 +136,17 @@ class TestShapes(unittest.TestCase):
         no_tools = {"type": "namespace", "name": "n"}
         odd = {name: {**NESTED, "function": {"name": "x", name: 7}} for name in ("description", "parameters", "strict")}
         rows = (
-            ("", 7),
-            *((f".function.{name}", tool) for name, tool in odd.items()),
-            (".type", {"type": []}, {"type": 7}),
-            (".function", {}, {"function": 7}, {"type": "function"}),
-            (".function.name", *nested),
-            (".name", *names),
-            (".parameters", function(parameters=7)),
-            (".description", function(description=7), group(description=7)),
-            (".strict", function(strict=7)),
-            (".input_schema", {"name": "x", "input_schema": 7}),
-            (".custom.name", {"type": "custom", "custom": {}}),
-            (".format", custom(format=7)),
-            (".format.definition", custom(format={"definition": 7})),
+            ("", 7), *((f".function.{name}", tool) for name, tool in odd.items()),
+            (".type", {"type": []}, {"type": 7}), (".function", {}, {"function": 7}, {"type": "function"}),
+            (".function.name", *nested), (".name", *names), (".parameters", function(parameters=7)),
+            (".description", function(description=7), group(description=7)), (".strict", function(strict=7)),
+            (".input_schema", {"name": "x", "input_schema": 7}), (".custom.name", {"type": "custom", "custom": {}}),
+            (".format", custom(format=7)), (".format.definition", custom(format={"definition": 7})),
             (".format.grammar.syntax", custom(format={"grammar": {"syntax": 7}})),
             (".tools", no_tools, {**no_tools, "tools": None}, {**no_tools, "tools": {}}),
-            (".tools[1]", group(FLAT, 7)),
-            (".tools[0].function", group({"type": "function"})),
+            (".tools[1]", group(FLAT, 7)), (".tools[0].function", group({"type": "function"})),
             (".tools[0].name", group({"type": "custom"})),
-        )
+        )  # fmt: skip
         assert_named(self, read, "tools[0]", *rows)
 
 
@@ -223,12 +215,10 @@ class TestToolChoice(unittest.TestCase):
 
     def test_every_form_of_a_tool_choice_becomes_deepseeks_form(self) -> None:
         for choice in (
-            {"type": "function", "function": {"name": "ApplyPatch"}},
-            {"type": "function", "name": "ApplyPatch"},
-            {"type": "custom", "name": "ApplyPatch"},
-            {"type": "custom", "custom": {"name": "ApplyPatch"}},
+            {"type": "function", "function": {"name": "ApplyPatch"}}, {"type": "function", "name": "ApplyPatch"},
+            {"type": "custom", "name": "ApplyPatch"}, {"type": "custom", "custom": {"name": "ApplyPatch"}},
             {"type": "tool", "name": "ApplyPatch", "disable_parallel_tool_use": True},
-        ):
+        ):  # fmt: skip
             named = {"type": "function", "function": {"name": "ApplyPatch"}}
             self.assertEqual(named, read(NESTED, CUSTOM, tool_choice=choice).choice)
 
@@ -299,11 +289,9 @@ class TestUpstreamName(unittest.TestCase):
         """Another hash would cost running chats their reasoning and their cache."""
         for inner, name in (
             (("clock.v1", "now"), "clock_v1__now_d18367a464"),
-            (("n" * 30, "t" * 33), "n" * 20 + "__" + "t" * 31 + "_3310cfcdd8"),
-            (("a", "b\n"), "a__b__37ede0c996"),
-            (("工具", "读"), "______7e707bfb9f"),
-            (("\ud800", "x" * 200), "___" + "x" * 31 + "_ac8c67bc3e"),
-        ):
+            (("n" * 30, "t" * 33), "n" * 20 + "__" + "t" * 31 + "_3310cfcdd8"), (("a", "b\n"), "a__b__37ede0c996"),
+            (("工具", "读"), "______7e707bfb9f"), (("\ud800", "x" * 200), "___" + "x" * 31 + "_ac8c67bc3e"),
+        ):  # fmt: skip
             self.assertEqual(name, upstream_name(inner), inner)
 
 

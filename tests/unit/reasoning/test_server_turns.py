@@ -11,11 +11,9 @@ from tests.support.histories import new_chat
 
 CALLER = b"caller"
 SEARCH = {
-    "id": "ws_1",
-    "type": "web_search_call",
-    "status": "completed",
+    "id": "ws_1", "type": "web_search_call", "status": "completed",
     "action": {"type": "search", "query": "rain", "sources": ["https://a.example"]},
-}
+}  # fmt: skip
 PAGE = {
     "id": "ws_2", "type": "web_search_call", "status": "completed",
     "action": {"type": "open_page", "url": "https://a.example"},

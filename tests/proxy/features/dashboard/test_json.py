@@ -316,9 +316,7 @@ class SecretsTest(AdminCase):
             {"role": "tool", "tool_call_id": "c1", "content": SECRETS["prompt"]},
         ]
         return [
-            chat_body(SECRETS["prompt"]),
-            chat_body(SECRETS["prompt"], stream=True, user=SECRETS["prompt"]),
-            {"messages": history, "tools": [tool], "stream": True},
-            {"messages": SECRETS["prompt"]},
+            chat_body(SECRETS["prompt"]), chat_body(SECRETS["prompt"], stream=True, user=SECRETS["prompt"]),
+            {"messages": history, "tools": [tool], "stream": True}, {"messages": SECRETS["prompt"]},
             {"messages": [{"role": SECRETS["prompt"], "content": "x"}]},
-        ]
+        ]  # fmt: skip

@@ -40,14 +40,11 @@ class Way(NamedTuple):
 
 
 WAYS = (
-    *(Way(f"{api}", api) for api in APIS),
-    *(Way(f"{api}, streamed", api, {"stream": True}) for api in APIS),
-    Way("several choices", CHAT, {"n": 2}),
-    Way("several choices, streamed", CHAT, {"n": 2, "stream": True}),
-    Way("background", RESPONSES, {"background": True}),
-    Way("passthrough", CHAT, {"model": PASSED}),
+    *(Way(f"{api}", api) for api in APIS), *(Way(f"{api}, streamed", api, {"stream": True}) for api in APIS),
+    Way("several choices", CHAT, {"n": 2}), Way("several choices, streamed", CHAT, {"n": 2, "stream": True}),
+    Way("background", RESPONSES, {"background": True}), Way("passthrough", CHAT, {"model": PASSED}),
     Way("passthrough, streamed", CHAT, {"model": PASSED, "stream": True}),
-)
+)  # fmt: skip
 
 
 class LimitsTestCase(ApiTestCase):

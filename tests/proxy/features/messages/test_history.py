@@ -147,13 +147,11 @@ class TestThinking(HistoryTestCase):
         for name, other, proxy in (
             ("cut", signature[:-4], self.proxy_with_new_store()),
             ("changed", tampered(signature), self.proxy_with_new_store()),
-            ("another caller's", others, self.proxy_with_new_store()),
-            ("another secret's", signature, self.proxy()),
-            ("foreign", FOREIGN, self.proxy_with_new_store()),
-            ("empty", "", self.proxy_with_new_store()),
+            ("another caller's", others, self.proxy_with_new_store()), ("another secret's", signature, self.proxy()),
+            ("foreign", FOREIGN, self.proxy_with_new_store()), ("empty", "", self.proxy_with_new_store()),
             ("not ASCII", "é" * 40, self.proxy_with_new_store()),
             ("half a character", "dcp1.\ud800", self.proxy_with_new_store()),
-        ):
+        ):  # fmt: skip
             with self.subTest(name):
                 self.fake.forget()
                 echo = with_thinking(message, thinking="", signature=other)

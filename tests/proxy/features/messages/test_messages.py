@@ -334,14 +334,10 @@ class TestSizes(MessagesTestCase):
         size = width(MIB // 4, 10 * MIB)
         proxy, text = self.proxy(), "words and \n" * (size // 10)
         for block in (
-            {"type": "text", "text": text},
-            result("a", text),
-            result("a", [{"type": "text", "text": text}]),
-            picture("A" * size),
-            {"type": "thinking", "thinking": "x", "signature": "dcp1." + "A" * size},
-            {"type": "thinking", "thinking": text, "signature": "x"},
-            {"type": "a block of tomorrow", "x": text},
-        ):
+            {"type": "text", "text": text}, result("a", text), result("a", [{"type": "text", "text": text}]),
+            picture("A" * size), {"type": "thinking", "thinking": "x", "signature": "dcp1." + "A" * size},
+            {"type": "thinking", "thinking": text, "signature": "x"}, {"type": "a block of tomorrow", "x": text},
+        ):  # fmt: skip
             began = time.monotonic()
             with self.subTest(block["type"]):
                 self.complete(proxy, user(block), {"role": "assistant", "content": [block]}, user("q"), tools=TOOLS)

@@ -239,11 +239,9 @@ class TestMisses(CacheTestCase):
     def test_answers_that_broke_off_or_failed_are_never_stored(self) -> None:
         broken: list[Any] = [
             Answer(reasoning="R.", content="Half of it", piece=4, cut_after=3),
-            Answer(content="Too long", finish_reason="length"),
-            Answer(content="No", finish_reason="content_filter"),
-            Failure(500),
-            Failure(400, "Bad."),
-        ]
+            Answer(content="Too long", finish_reason="length"), Answer(content="No", finish_reason="content_filter"),
+            Failure(500), Failure(400, "Bad."),
+        ]  # fmt: skip
         for step in broken:
             for stream in (False, True):
                 with self.subTest(step, stream=stream):

@@ -126,21 +126,12 @@ class TestChats(SearchTestCase):
         turn = {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, use]}
         said = {"role": "assistant", "content": [USE, RESULT, {"type": "text", "text": "x", "citations": []}]}
         self.search(
-            proxy,
-            user(picture, {"type": "text", "text": "q"}),
-            turn,
+            proxy, user(picture, {"type": "text", "text": "q"}), turn,
             user(result("toolu_1", "42"), {"type": "text", "text": "go on"}),
-            {"role": "system", "content": "Mind the gap."},
-            said,
-            user("and?"),
-            system="Be brief.",
-            tools=[*TOOLS, SEARCH],
-            stop_sequences=["END"],
-            metadata={"user_id": "me"},
-            output_config={"effort": "max"},
-            temperature=0.5,
-            model="deepseek-flash",
-        )
+            {"role": "system", "content": "Mind the gap."}, said, user("and?"), system="Be brief.",
+            tools=[*TOOLS, SEARCH], stop_sequences=["END"], metadata={"user_id": "me"},
+            output_config={"effort": "max"}, temperature=0.5, model="deepseek-flash",
+        )  # fmt: skip
         sent = self.bodies()[-1]
         self.assertEqual("Be brief.", sent["system"])
         self.assertEqual(["user", "assistant"] * 2 + ["user"], [each["role"] for each in sent["messages"]])

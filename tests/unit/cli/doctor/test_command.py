@@ -67,12 +67,10 @@ class PrivacyTest(unittest.TestCase):
         for text in (
             "api.deepseek.com reached: name, connection and TLS in 0.12 s",
             "make a new one at https://platform.deepseek.com/api_keys",
-            "127.0.0.1:9000 is free; 0.0.0.0 and [::1]:9000 too",
-            this_machine.check_python(subject())[0].text,
-            "the store cannot be used: Permission denied",
-            "https://openrouter.ai/api/v1",
+            "127.0.0.1:9000 is free; 0.0.0.0 and [::1]:9000 too", this_machine.check_python(subject())[0].text,
+            "the store cannot be used: Permission denied", "https://openrouter.ai/api/v1",
             "3 requests, 2 tool calls; at 12:30:59",
-        ):
+        ):  # fmt: skip
             self.assertEqual(text, self.privacy.clean(text), text)
 
     def test_every_known_key_is_hidden_from_everybody(self) -> None:

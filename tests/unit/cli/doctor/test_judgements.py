@@ -33,16 +33,12 @@ class ListenersTest(unittest.TestCase):
     def test_every_state_of_a_port_has_a_finding(self) -> None:
         taken, denied = OSError(errno.EADDRINUSE, "in use"), PermissionError(errno.EACCES, "Permission denied")
         rows: list[tuple[Level, int, Exception | None, str]] = [
-            (Level.FAILED, 0, None, "no answer"),
-            (Level.FAILED, 80, None, "no answer"),
-            (Level.GOOD, 80, taken, ""),
-            (Level.GOOD, 80, denied, ""),
-            (Level.FAILED, 80, taken, "something else answers"),
-            (Level.FAILED, 80, denied, "no answer"),
-            (Level.FAILED, 80, socket.gaierror(), "no answer"),
+            (Level.FAILED, 0, None, "no answer"), (Level.FAILED, 80, None, "no answer"), (Level.GOOD, 80, taken, ""),
+            (Level.GOOD, 80, denied, ""), (Level.FAILED, 80, taken, "something else answers"),
+            (Level.FAILED, 80, denied, "no answer"), (Level.FAILED, 80, socket.gaierror(), "no answer"),
             (Level.FAILED, 80, UnicodeError(), "no answer"),
             (Level.FAILED, 80, OSError(errno.EADDRNOTAVAIL, "not ours"), "no answer"),
-        ]
+        ]  # fmt: skip
         for level, *state in rows:
             found = self.check_port(*state)
             self.assertEqual((level, level is not Level.GOOD), (found.level, bool(found.remedy)), state)

@@ -31,15 +31,13 @@ DIFFERENT = {
     ("win32", "zed"): ("AppData/Roaming/Zed/settings.json",),
 }
 VARIABLES = {
-    "codex": ("linux", "CODEX_HOME", "config.toml"),
-    "claude-code": ("darwin", "CLAUDE_CONFIG_DIR", "settings.json"),
+    "codex": ("linux", "CODEX_HOME", "config.toml"), "claude-code": ("darwin", "CLAUDE_CONFIG_DIR", "settings.json"),
     "opencode": ("linux", "XDG_CONFIG_HOME", "opencode/opencode.json"),
     "continue": ("linux", "CONTINUE_GLOBAL_DIR", "config.yaml"),
     "cline": ("linux", "CLINE_DIR", "data/settings/providers.json"),
-    "pi": ("linux", "PI_CODING_AGENT_DIR", "models.json"),
-    "zed": ("win32", "APPDATA", "Zed/settings.json"),
+    "pi": ("linux", "PI_CODING_AGENT_DIR", "models.json"), "zed": ("win32", "APPDATA", "Zed/settings.json"),
     "llm": ("win32", "LLM_USER_PATH", "extra-openai-models.yaml"),
-}
+}  # fmt: skip
 
 
 class OtherKeysTest(FilesCase):

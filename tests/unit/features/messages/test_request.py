@@ -136,15 +136,12 @@ class TestFields(unittest.TestCase):
             *({name: None} for name in ("stop_sequences", "thinking")),
             {"thinking": {"type": "enabled", "budget_tokens": 5, "display": "of tomorrow"}},
             {"output_config": {"effort": "of tomorrow", "format": {"type": "json_schema"}}},
-            {"metadata": {"user_id": "ä" * 600}},
-            {"max_tokens": 10**9},
-            {"tools": [], "tool_choice": {"type": "any"}},
-            {"model": ""},
+            {"metadata": {"user_id": "ä" * 600}}, {"max_tokens": 10**9},
+            {"tools": [], "tool_choice": {"type": "any"}}, {"model": ""},
             {"messages": [{"role": "a role of tomorrow", "content": "q"}]},
-            {"messages": [{"role": "user", "content": []}]},
-            {"messages": [{"role": "user"}]},
+            {"messages": [{"role": "user", "content": []}]}, {"messages": [{"role": "user"}]},
             {"messages": [user({"type": "a block of tomorrow", "x": [1]})]},
-        ):
+        ):  # fmt: skip
             with self.subTest(body):
                 chat_api.payload(parse(**body).request)
 
@@ -169,17 +166,14 @@ class TestResultOrder(unittest.TestCase):
 class TestErrors(unittest.TestCase):
     def test_every_error_has_an_anthropic_status_and_type(self) -> None:
         cases: tuple[tuple[ProxyError, int, str], ...] = (
-            (BadRequest("no"), 400, "invalid_request_error"),
-            (Unauthorized("no"), 401, "authentication_error"),
-            (TooLarge("no"), 413, "request_too_large"),
-            (Overloaded("no"), 529, "overloaded_error"),
-            (ProxyStopping(), 529, "overloaded_error"),
-            (UpstreamFailed("no"), 500, "api_error"),
+            (BadRequest("no"), 400, "invalid_request_error"), (Unauthorized("no"), 401, "authentication_error"),
+            (TooLarge("no"), 413, "request_too_large"), (Overloaded("no"), 529, "overloaded_error"),
+            (ProxyStopping(), 529, "overloaded_error"), (UpstreamFailed("no"), 500, "api_error"),
             (UpstreamFailed("no", code="insufficient_system_resource"), 529, "overloaded_error"),
             (UpstreamTimeout("no"), 500, "api_error"),
             (UpstreamRefused(418, "no", None, None), 418, "invalid_request_error"),
             (UpstreamRefused(599, "no", None, None), 500, "api_error"),
-        )
+        )  # fmt: skip
         for error, status, kind in cases:
             with self.subTest(error):
                 body = errors.failure(error, "req_1")

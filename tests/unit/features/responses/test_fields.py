@@ -33,12 +33,10 @@ class TestOptions(unittest.TestCase):
         rows = (
             ("store", {"store": "yes"}, {"store": 1}),
             ("background", {"background": 0}, {"background": True, "store": False}),
-            ("metadata.a", {"metadata": {"a": 1}}),
-            ("reasoning.summary", {"reasoning": {"summary": 7}}),
-            ("text.format", {"text": {"format": "json"}}),
-            ("input", {"input": 7}, {"input": {}}),
+            ("metadata.a", {"metadata": {"a": 1}}), ("reasoning.summary", {"reasoning": {"summary": 7}}),
+            ("text.format", {"text": {"format": "json"}}), ("input", {"input": 7}, {"input": {}}),
             ("input[1]", {"input": [QUESTION, "q"]}),
-        )
+        )  # fmt: skip
         one_value = {"stream": "true", "previous_response_id": 7, "include": "reasoning.encrypted_content"}
         one_value |= {"metadata": [], "parallel_tool_calls": "yes", "max_tool_calls": "7", "safety_identifier": 7}
         one_value |= {"reasoning": "high", "text": "json", "conversation": "conv_1", "prompt": {"id": "p"}}

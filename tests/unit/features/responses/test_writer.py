@@ -12,11 +12,9 @@ from tests.support.responses_client import Json, check_stream, events
 from tests.support.width import width
 
 OPTIONS: tuple[Json, ...] = (
-    {},
-    {"reasoning": {"summary": "auto"}},
-    {"include": ["reasoning.encrypted_content"]},
+    {}, {"reasoning": {"summary": "auto"}}, {"include": ["reasoning.encrypted_content"]},
     {"reasoning": {"summary": "detailed"}, "include": ["reasoning.encrypted_content"]},
-)
+)  # fmt: skip
 
 
 def types(found: list[Json]) -> list[str]:

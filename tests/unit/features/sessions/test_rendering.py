@@ -122,11 +122,9 @@ class TestMasks(unittest.TestCase):
         # A token per letter, but for the marks of the template.
         template = (*MARKS, "<|im_start|>", "Yes")
         for sent, expected in (
-            (text, [("Yes", -0.5)]),
-            ([*text, *ends["<|im_end|>"]], [("Yes", -0.5), ("<|im_end|>", -0.25)]),
-            ([*text, *ends["<｜end▁of▁sentence｜>"]], [("Yes", -0.5), ("<|im_end|>", None)]),
-            ([], [("Yes", None)]),
-        ):
+            (text, [("Yes", -0.5)]), ([*text, *ends["<|im_end|>"]], [("Yes", -0.5), ("<|im_end|>", -0.25)]),
+            ([*text, *ends["<｜end▁of▁sentence｜>"]], [("Yes", -0.5), ("<|im_end|>", None)]), ([], [("Yes", None)]),
+        ):  # fmt: skip
             with self.subTest(sent[-1:]):
                 encoder = Letters(template)
                 lists = rendering.mask(rendering.render(chat), {1}, encoder, {1: [sent]} if sent else {})

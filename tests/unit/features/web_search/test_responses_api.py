@@ -170,11 +170,9 @@ REQUEST = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": 
 CALLS = (Call("call_a", "look", '{"at": "the \U0001f600"}'), Call("call_b", "look", "{}"))
 ANSWERS = (
     Answer(reasoning="Let me think \U0001f600.", content='Hello, "you".\n', piece=3),
-    Answer(reasoning="I need a tool.", content="Looking.", calls=CALLS, piece=2),
-    Answer(calls=CALLS[:1], piece=1),
-    Answer(content="Cut sho", finish_reason="length"),
-    Answer(reasoning="", content=""),
-)
+    Answer(reasoning="I need a tool.", content="Looking.", calls=CALLS, piece=2), Answer(calls=CALLS[:1], piece=1),
+    Answer(content="Cut sho", finish_reason="length"), Answer(reasoning="", content=""),
+)  # fmt: skip
 
 
 def written(answer: Answer) -> Response:

@@ -81,12 +81,10 @@ class TestForms(unittest.TestCase):
     def test_broken_markup_stays_text_to_the_byte(self) -> None:
         for text in (
             BLOCK.replace("</｜DSML｜invoke>", "</｜DSML｜invoke>and"),
-            BLOCK.replace('name="path" string="true"', 'path="a"'),
-            "<｜DSML｜tool_calls>\n</｜DSML｜tool_calls>",
-            "<｜DSML｜tool_calls>soon",
-            BLOCK.replace('string="true">a.py', 'string="false">{'),
+            BLOCK.replace('name="path" string="true"', 'path="a"'), "<｜DSML｜tool_calls>\n</｜DSML｜tool_calls>",
+            "<｜DSML｜tool_calls>soon", BLOCK.replace('string="true">a.py', 'string="false">{'),
             '<invoke name="read"><parameter name="path">a.py</parameter></invoke>',
-        ):
+        ):  # fmt: skip
             self.check(f"Hi.\n{text} bye", f"Hi.\n{text} bye", [])
 
     def test_a_marker_that_opens_nothing_does_not_hide_the_calls_after_it(self) -> None:
@@ -263,11 +261,9 @@ class TestMarkupOfOthers(unittest.TestCase):
         calls = WrittenCalls(ChatRequest("m", "m", (), TOOLS), str)
         reply = Reply()
         for delta in (
-            Delta(text="I search.\n"),
-            Delta(server=ServerDelta((ServerPiece(0, {"type": "search"}),))),
-            Delta(text=BLOCK),
-            Delta(finish_reason="stop"),
-        ):
+            Delta(text="I search.\n"), Delta(server=ServerDelta((ServerPiece(0, {"type": "search"}),))),
+            Delta(text=BLOCK), Delta(finish_reason="stop"),
+        ):  # fmt: skip
             for each in [delta] if calls.read_plain(delta) else calls.convert(delta):
                 reply.add(each)
         self.assertEqual(("I search.\n" + BLOCK, ()), (reply.message().content, reply.message().tool_calls))

@@ -98,19 +98,15 @@ class TestCalls(unittest.TestCase):
     def test_a_block_is_a_call_and_the_text_around_it_stays_in_order(self) -> None:
         one = ("search", ARGUMENTS)
         for text, expected, calls in (
-            (BLOCK, "", [one]),
-            (block(blanks=""), "", [one]),
-            (f"I look.\n\n{BLOCK}\n", "I look.", [one]),
+            (BLOCK, "", [one]), (block(blanks=""), "", [one]), (f"I look.\n\n{BLOCK}\n", "I look.", [one]),
             (f"I look. {BLOCK} Wait.", "I look.  Wait.", [one]),
             (f"a\r\n{BLOCK}\n{block('now', {})}\n\n", "a", [one, ("now", {})]),
-            (f"{BLOCK} \n {BLOCK}", "", [one, one]),
-            (block("search", json.dumps(ARGUMENTS)), "", [one]),
+            (f"{BLOCK} \n {BLOCK}", "", [one, one]), (block("search", json.dumps(ARGUMENTS)), "", [one]),
             (f"They write <tool_call> tags. {BLOCK}", "They write <tool_call> tags. ", [one]),
-            (f"it`s\n\n{BLOCK}", "it`s", [one]),
-            (f"`a` ``b ` c``\n{BLOCK}", "`a` ``b ` c``", [one]),
+            (f"it`s\n\n{BLOCK}", "it`s", [one]), (f"`a` ``b ` c``\n{BLOCK}", "`a` ``b ` c``", [one]),
             (f"```\nx\n```\n{BLOCK}", "```\nx\n```", [one]),
             (f"<details>x</details>{BLOCK}", "<details>x</details>", [one]),
-        ):
+        ):  # fmt: skip
             with self.subTest(text):
                 self.check(text, expected, calls)
         order = streamed(f"a{BLOCK}b{block('now', {})}c", client_api="responses").order
