@@ -23,7 +23,6 @@ if not WINDOWS:
     pass
 
 # Answers of each kind, whose lines are more than a pipe has room for.
-ROUNDS = 60
 MESSAGES = [{"role": "user", "content": "Hi"}]
 CHATS: tuple[tuple[str, dict[str, Any], bytes], ...] = (
     ("/v1/chat/completions", {"messages": MESSAGES}, b"Hello."),

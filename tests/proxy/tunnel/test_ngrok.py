@@ -235,11 +235,3 @@ class StopTest(NgrokCase):
         with mock.patch.object(tunnel_module, "_GRACE_SECONDS", 0.1):
             tunnel.stop()
         self.assertEqual(-signal.SIGKILL, self.children[0].returncode)
-
-
-def is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True

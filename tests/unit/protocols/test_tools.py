@@ -103,12 +103,6 @@ class TestShapes(unittest.TestCase):
         self.assertEqual([NESTED], tool_set.tools)
         self.assertEqual(["tool web_search", "tool web_search_20250305", "tool tool_search"], tool_set.dropped)
 
-    def test_of_two_tools_with_one_name_the_first_stays(self) -> None:
-        tool_set = read(CUSTOM, {"type": "function", "name": "ApplyPatch"}, NESTED)
-        self.assertEqual(["ApplyPatch", "Shell"], [tool["function"]["name"] for tool in tool_set.tools])
-        self.assertEqual(({"ApplyPatch"}, ["second tool ApplyPatch"]), (tool_set.custom, tool_set.dropped))
-        self.assertEqual(set(), read({"type": "function", "name": "ApplyPatch"}, CUSTOM).custom)
-
     def test_strict_tools_are_sent_to_the_beta_path_only(self) -> None:
         strict = {"type": "function", "name": "x", "strict": True}
         tool_set = read(strict)
@@ -170,15 +164,6 @@ class TestToolNamespaces(unittest.TestCase):
         self.assertEqual({"type": "function", "function": shell}, tool_set.tools[1])
         self.assertTrue(tool_set.tools[4]["function"]["description"].endswith("this lark grammar:\nstart: hunk+"))
 
-    def test_a_function_without_a_namespace_keeps_its_name_in_a_collision(self) -> None:
-        outside = {"type": "function", "name": "agents__Read"}
-        first, last = read(outside, group(FLAT)), read(group(FLAT), outside)
-        self.assertEqual(names(first), names(last)[::-1])
-        self.assertEqual("agents__Read", names(first)[0])
-        self.assertRegex(names(first)[1], r"\Aagents__Read_[0-9a-f]{10}\Z")
-        legacy = request_tools.read({"tools": [group(FLAT)], "functions": [{"name": "agents__Read"}]})
-        self.assertEqual(names(last), names(legacy))
-
     def test_equal_tool_names_in_two_namespaces_are_two_tools(self) -> None:
         tool_set = read(group(FLAT), group(FLAT, name="others"), FLAT)
         self.assertEqual(["agents__Read", "others__Read", "Read"], names(tool_set))
@@ -192,12 +177,6 @@ class TestToolNamespaces(unittest.TestCase):
         self.assertEqual(["agents__ApplyPatch", "agents__Read"], names(tool_set))
         self.assertEqual({"agents__ApplyPatch"}, tool_set.custom)
         self.assertEqual(["second tool agents__ApplyPatch"] * 2, tool_set.dropped)
-
-    def test_tools_in_a_namespace_that_deepseek_cannot_run_are_dropped(self) -> None:
-        tool_set = read(group(SEARCH, FLAT, group(NESTED, name="deeper")))
-        self.assertEqual(["agents__Read"], names(tool_set))
-        self.assertEqual(["tool web_search", "tool namespace"], tool_set.dropped)
-        self.assertEqual([], read(group()).tools)
 
 
 class TestToolChoice(unittest.TestCase):

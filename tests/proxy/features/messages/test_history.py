@@ -16,7 +16,6 @@ THOUGHT = "First look. \n\n\u2028 思 </details>"
 CALLING = Answer(reasoning=THOUGHT, content="Looking.", calls=(CALL, OTHER_CALL))
 DONE = Answer(reasoning="Now I know.", content="Done.")
 RESULTS = (result(CALL.id, "one"), result(OTHER_CALL.id, "two"))
-PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
 FOREIGN = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds"
 
 
@@ -171,19 +170,7 @@ class TestSystem(HistoryTestCase):
         self.assertGreater(usage["cache_read_input_tokens"], 0)
 
 
-class TestResults(HistoryTestCase):
-    def results(self, *blocks: Any, model: str = "deepseek-v4-pro") -> list[Json]:
-        proxy = self.proxy()
-        message = self.called(proxy, model=model)
-        self.complete(proxy, user("q"), assistant(message), user(*blocks), tools=TOOLS, model=model)
-        self.assertEqual([], self.fake.refused)
-        return self.sent()[2:]
-
-
 class TestTools(HistoryTestCase):
-    def offered(self) -> list[str]:
-        return [tool["function"]["name"] for tool in self.fake.accepted[-1].get("tools", ())]
-
     @needs("written_calls")
     def test_thinking_is_on_again_after_a_forced_call_or_one_written_as_text(self) -> None:
         for answer in (Answer(calls=(OTHER_CALL,)), Answer(content='{"name": "read_file", "input": {"path": "b.py"}}')):

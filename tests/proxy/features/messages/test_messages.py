@@ -296,7 +296,6 @@ class TestPings(MessagesTestCase):
             read_until(sock, b"event: message_stop")
 
 
-USE = {"type": "tool_use", "id": CALL.id, "name": "read_file", "input": {"path": "a.py"}}
 MIB = 1024 * 1024
 
 

@@ -16,7 +16,6 @@ TOOLS = [
     {"type": "function", "name": "read_file", "parameters": {"type": "object", "properties": {}}},
     {"type": "web_search"},
 ]
-PATCH = {"type": "custom", "name": "apply_patch", "description": "Patches."}
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "42"}
 REFUSAL = Failure(400, MISSING_REASONING_TEXT, "invalid_request_error", "invalid_request_error")
 
