@@ -305,7 +305,8 @@ class Failover:
         failed.close()
         if in_answer:
             name_upstream(error, self._target.upstream.name)
-        failure, cause, has_tables = temporary_failure(error), self._cause_of(error), self._routed is not None
+        failure, has_tables = temporary_failure(error), self._routed is not None
+        cause = cause_of(error, self._target.model, is_leased_key=self._target.lease is not None)
         waiting = [*self._waiting, *([(self._target, failure)] if failure is not None else [])]
         # With tables a pause begins a round, when the first of the upstreams may have recovered.
         waiting.sort(key=lambda each: each[1].retry_after)
@@ -357,7 +358,27 @@ class Failover:
     def _leave(self, failed: Attempt, error: ProxyError, cause: Cause | None) -> None:
         """Release the key, and record what the failure says about it or about the upstream."""
         self._release_key()
-        self._record_failure(failed, error, cause)
+        if cause is None or self._routed is None:
+            return
+        upstream, model, lease = self._target
+        assert upstream.breaker is not None
+        self._failures.pop(upstream.name, None)
+        self._failures[upstream.name] = reason = _short_reason(error, failed.credential)
+        change = UpstreamChanged(upstream.name, False, reason)
+        if cause in (Cause.UNANSWERED, Cause.BROKEN):
+            # A missing or unreadable answer may be due to what was asked.
+            is_sure = cause is Cause.UNANSWERED and isinstance(error, (ConnectionTimeout, UpstreamFailed))
+            if upstream.breaker.record_failure(self._routed.digest, is_sure=is_sure and not self._is_accepted):
+                self._services.observers.emit(change._replace(seconds=upstream.breaker.seconds_left))
+        elif lease is None or upstream.keys is None:
+            return
+        elif cause is Cause.BUSY:
+            # Too short to report.
+            seconds = min(float(error.retry_after or _BUSY_SECONDS), _LONGEST_BUSY_SECONDS)
+            upstream.keys.record_busy(lease.key, seconds)
+        elif cause.is_of_key and upstream.keys.record_refusal(lease.key, self._routed.kind(model), _REFUSED_SECONDS):
+            change = change._replace(seconds=_REFUSED_SECONDS, key=lease.key.digest, model=model)
+            self._services.observers.emit(change)
 
     def _move_to(self, target: Target, failed: Attempt) -> Attempt:
         """An attempt at this upstream, perhaps the same one with another key."""
@@ -407,9 +428,6 @@ class Failover:
         if self._target.lease is not None:
             self._target.lease.release()
 
-    def _cause_of(self, error: ProxyError) -> Cause | None:
-        return cause_of(error, self._target.model, is_leased_key=self._target.lease is not None)
-
     @property
     def _has_other_key(self) -> bool:
         """Whether the current upstream is ready, and so is another key of its `key_env`."""
@@ -417,30 +435,6 @@ class Failover:
         if lease is None or self._routed is None or upstream.keys is None or upstream.breaker is None:
             return False
         return upstream.breaker.is_ready and upstream.keys.is_ready_for(self._routed.kind(model), besides=lease.key)
-
-    def _record_failure(self, attempt: Attempt, error: ProxyError, cause: Cause | None) -> None:
-        """Record what a failure says about the current upstream or its key."""
-        if cause is None or self._routed is None:
-            return
-        upstream, model, lease = self._target
-        assert upstream.breaker is not None
-        self._failures.pop(upstream.name, None)
-        self._failures[upstream.name] = reason = _short_reason(error, attempt.credential)
-        change = UpstreamChanged(upstream.name, False, reason)
-        if cause in (Cause.UNANSWERED, Cause.BROKEN):
-            # A missing or unreadable answer may be due to what was asked.
-            is_sure = cause is Cause.UNANSWERED and isinstance(error, (ConnectionTimeout, UpstreamFailed))
-            if upstream.breaker.record_failure(self._routed.digest, is_sure=is_sure and not self._is_accepted):
-                self._services.observers.emit(change._replace(seconds=upstream.breaker.seconds_left))
-        elif lease is None or upstream.keys is None:
-            return
-        elif cause is Cause.BUSY:
-            # Too short to report.
-            seconds = min(float(error.retry_after or _BUSY_SECONDS), _LONGEST_BUSY_SECONDS)
-            upstream.keys.record_busy(lease.key, seconds)
-        elif cause.is_of_key and upstream.keys.record_refusal(lease.key, self._routed.kind(model), _REFUSED_SECONDS):
-            change = change._replace(seconds=_REFUSED_SECONDS, key=lease.key.digest, model=model)
-            self._services.observers.emit(change)
 
     def _final_error(self, attempt: Attempt, error: ProxyError, cause: Cause | None, output: Output) -> ProxyError:
         """The error that the client gets."""

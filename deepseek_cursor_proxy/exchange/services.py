@@ -180,10 +180,6 @@ class Services:
         for feature in self.features:
             feature.flush()
 
-    def close_upstream(self) -> None:
-        """New services have taken over: running exchanges may finish, then their connections are closed."""
-        self.upstream_client.close()
-
     def drain(self, seconds: float) -> None:
         for feature in self.features:
             feature.drain(seconds)

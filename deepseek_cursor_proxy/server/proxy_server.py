@@ -125,7 +125,8 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             self.config = config
             self._app = self._make_app(config)
         if former is not None:
-            former.close_upstream()
+            # Running exchanges may finish, then their connections are closed.
+            former.upstream_client.close()
 
     # Accepting clients …
 
