@@ -49,6 +49,7 @@ ROUTES = Routes([*CORE_ROUTES, *_collect("ROUTES")], _collect("REFUSALS"), _coll
 ADMIN_ROUTES = _collect("ADMIN_ROUTES")
 COMMANDS = _collect("COMMANDS")
 STORED = _collect("STORED")
+CLEARED = _collect("CLEARED")
 START_CHECKS = _collect("START_CHECKS")
 DOCTOR_CHECKS = _collect("DOCTOR_CHECKS")
 

@@ -85,7 +85,7 @@ def run_clear(options: dict[str, Any]) -> None:
 def clear(store: ReasoningStore, config: ProxyConfig) -> str:
     """Delete all but usage and what was learned; returns a line that says how much. Raises Unusable."""
     counts = _counts(store, config)
-    return " and ".join([f"Cleared {store.clear():,} stored reasonings", *counts]) + "."
+    return " and ".join([f"Cleared {store.clear(*proxy.CLEARED):,} stored reasonings", *counts]) + "."
 
 
 def _counts(store: ReasoningStore, config: ProxyConfig) -> list[str]:

@@ -28,6 +28,7 @@ store's file, `redis_store` the same on Redis, `command` a command and `dashboar
     ROUTES, PREFIXES, REFUSALS    paths of the API, what may stand before any of them, errors in another shape
     ADMIN_ROUTES                  paths of the admin listener
     STORED                        what it has in the store, see `Stored` of `exchange/feature.py`
+    CLEARED                       its tables that `store clear` empties
     COMMANDS                      the fields of a Command, see `cli/parser.py`
     START_CHECKS                  a setting, and what refuses a value with which the proxy cannot start
     DOCTOR_CHECKS                 a setting, and the check of `doctor` where it is set, with its name

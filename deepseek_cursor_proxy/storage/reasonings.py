@@ -42,9 +42,6 @@ _DIGEST_BYTES = 16
 _USE_RESOLUTION_SECONDS = 24 * 3600
 # … or a minute, when the store is so full that the order of use decides which rows go.
 _FINE_USE_RESOLUTION_SECONDS = 60
-# What `clear` deletes: all that is stored for callers, tables of features included, whether or not one has opened the
-# file. Usage, hits of the cache and learned values stay.
-_CLEARED_TABLES = ("keys", "reasonings", "responses", "cached_answers", "backlog")
 
 _ADD_TEXT = "INSERT OR IGNORE INTO reasonings (digest, text, used_at) VALUES (?, ?, ?)"
 # Has keys lead to a text, after those that they lead to already. One statement: half the time of one per key.
@@ -251,13 +248,13 @@ class ReasoningStore(Table[ReasoningEntry]):
         [(rows, size, oldest)] = self.database.select(query)
         return StoreStats(rows, self.database.number("SELECT count(*) FROM keys"), size, oldest)
 
-    def clear(self) -> int:
-        """Delete all that is stored for callers and shrink the file. Returns the number of reasonings deleted."""
+    def clear(self, *others: str) -> int:
+        """Delete the reasonings, and all of other tables, and shrink the file. Returns the number of reasonings."""
         self._waiting.clear()
         with self.database.transaction() as connection:
             count = int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchall()}
-            for table in filter(tables.__contains__, _CLEARED_TABLES):
+            for table in filter(tables.__contains__, ("keys", "reasonings", *others)):
                 connection.execute(f"DELETE FROM {table}")
         self.database.shrink()
         return count

@@ -7,5 +7,6 @@ scripts               the Lua scripts
 doctor                the check of `doctor`
 """
 
+CLEARED = ("backlog",)
 START_CHECKS = (("store", "features.redis.connection:check"),)
 DOCTOR_CHECKS = (("store", "engine", "features.redis.doctor:check"),)

@@ -5,3 +5,4 @@ store      the kept answers, a table of the store's file
 """
 
 STORED = ("features.response_cache.store:stored",)
+CLEARED = ("cached_answers",)

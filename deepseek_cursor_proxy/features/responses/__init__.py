@@ -8,6 +8,7 @@ store, redis_store  stored responses, a table of the store's file; the same on R
 """
 
 STORED = ("features.responses.store:stored",)
+CLEARED = ("responses",)
 _CREATE = "features.responses.endpoints:ResponsesEndpoint."
 _STORED = "features.responses.endpoints:StoredEndpoint."
 # fmt: off
