@@ -23,7 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from deepseek_cursor_proxy.api.clients import chat_id, client_name, is_subagent
 from deepseek_cursor_proxy.conversation import Batch, Batches, ChatName, ChatRequest, Delta
@@ -37,16 +37,13 @@ from deepseek_cursor_proxy.errors import (
     UpstreamFailed,
     UpstreamRefused,
 )
-from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi, RequestReport
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, OpenExchange, RelayedApi, RequestReport
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest
 from deepseek_cursor_proxy.observers.events import caller_digest
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.thinking_blocks import show_reasoning
-
-if TYPE_CHECKING:
-    from deepseek_cursor_proxy.exchange.client_request import OpenExchange
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +104,7 @@ class GenerationEndpoint(Endpoint):
                 return relayed
         return create(client)
 
-    def open(self, client: ClientRequest) -> "OpenExchange":
+    def open(self, client: ClientRequest) -> OpenExchange:
         """Open the exchange of a parsed request; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
         access.check_call(client.caller)
@@ -151,7 +148,7 @@ class GenerationEndpoint(Endpoint):
 
     def reply(
         self,
-        exchange: "OpenExchange",
+        exchange: OpenExchange,
         chat: ChatRequest,
         writer: "Writer",
         form: thinking_blocks.Form | None = None,
@@ -166,7 +163,7 @@ class GenerationEndpoint(Endpoint):
 
 
 def show(
-    exchange: "OpenExchange",
+    exchange: OpenExchange,
     chat: ChatRequest,
     form: thinking_blocks.Form | None = None,
     *,
@@ -201,12 +198,12 @@ class Writer(Protocol):
         ...
 
 
-def stream_reply(exchange: "OpenExchange", events: Events) -> HttpReply:
+def stream_reply(exchange: OpenExchange, events: Events) -> HttpReply:
     state = exchange.cache_state
     return HttpReply.events(_AnswerBody(exchange, events), (("X-Cache", state),) if state else ())
 
 
-def write_events(exchange: "OpenExchange", batches: Batches, writer: Writer) -> Events:
+def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Events:
     """A whole streamed answer."""
     if beginning := writer.begin():
         yield beginning
@@ -227,7 +224,7 @@ def write_events(exchange: "OpenExchange", batches: Batches, writer: Writer) -> 
     yield last
 
 
-def plain_reply(exchange: "OpenExchange", batches: Batches, writer: Writer, space_seconds: float) -> HttpReply:
+def plain_reply(exchange: OpenExchange, batches: Batches, writer: Writer, space_seconds: float) -> HttpReply:
     """The reply: the whole value or, if that takes longer than `space_seconds`, a body that begins with a space."""
     spaces = _take_all(exchange, batches, writer, space_seconds)
     body: bytes | Body
@@ -276,7 +273,7 @@ def internal_error(error: Exception) -> InternalError:
     return InternalError()
 
 
-def _take_all(exchange: "OpenExchange", batches: Batches, writer: Writer, space_seconds: float) -> Batches:
+def _take_all(exchange: OpenExchange, batches: Batches, writer: Writer, space_seconds: float) -> Batches:
     """Write every batch of an answer; yields an empty one each time the client has waited `space_seconds`."""
     due = monotonic() + space_seconds
     try:
@@ -299,7 +296,7 @@ def _take_all(exchange: "OpenExchange", batches: Batches, writer: Writer, space_
 class _AnswerBody:
     """An answer that is written while it is sent; closing it ends the exchange, also before the first byte."""
 
-    exchange: "OpenExchange"
+    exchange: OpenExchange
     events: Events
 
     @property
