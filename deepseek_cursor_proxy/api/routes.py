@@ -75,7 +75,7 @@ Row = tuple[str, str, str, str | SmallEndpoint]
 # Replies to a request that failed, in the shape of an API, with the id of the request and headers; None if the request
 # is not meant for that API.
 Refuse = Callable[[HttpRequest, errors.ProxyError, str, Headers], HttpReply | None]
-_CHAT = "api.endpoints.chat:ChatEndpoint.create"
+_CHAT = "api.chat:ChatEndpoint.create"
 # fmt: off
 CORE_ROUTES: tuple[Row, ...] = (
     ("chat completions", "POST", "[/v1]/chat/completions",                    _CHAT),
@@ -199,7 +199,7 @@ class App:
         is_read = request.method in ("GET", "HEAD")
         if is_read and request.path == "/" and "text/html" in (request.header("accept") or ""):
             # Only here: clients never see it.
-            from deepseek_cursor_proxy.api.endpoints import start_page
+            from deepseek_cursor_proxy.api import start_page
 
             return start_page.reply(request, self._dashboard_url)
         if request.method == "HEAD" and request.path in ("/", "/api/hello"):

@@ -99,7 +99,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
 
     def _build_services(self, config: ProxyConfig) -> "Services":
         try:
-            from deepseek_cursor_proxy.api.endpoints import chat  # noqa: F401  (imports the rest of what a chat needs)
+            from deepseek_cursor_proxy.api import chat  # noqa: F401  (imports the rest of what a chat needs)
 
             former = self._services
             services = proxy.build(config, self.reasoning_store) if former is None else former.rebuild(config)

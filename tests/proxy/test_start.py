@@ -10,7 +10,7 @@ from tests.support.systems import ROOT
 
 # Each costs every start milliseconds, and belongs to chats, to mistakes or to other commands.
 LATER = {
-    "deepseek_cursor_proxy.api.endpoints.chat",
+    "deepseek_cursor_proxy.api.chat",
     "deepseek_cursor_proxy.deepseek.model_resolver",
     "deepseek_cursor_proxy.deepseek.chat_api",
     "deepseek_cursor_proxy.conversation",
@@ -78,6 +78,6 @@ class TestStart(unittest.TestCase):
         ours = [name for name in first if name.startswith("deepseek_cursor_proxy")]
         self.assertLessEqual(len(ours), 80)
         # Names that do not exist would be absent for no good reason.
-        chat = {"deepseek_cursor_proxy.api.endpoints.chat", "deepseek_cursor_proxy.reasoning.restore"}
+        chat = {"deepseek_cursor_proxy.api.chat", "deepseek_cursor_proxy.reasoning.restore"}
         self.assertLessEqual(chat, warm)
         self.assertEqual(set(), warm & SELDOM)

@@ -207,7 +207,7 @@ class TestLazyImports(HttpTestCase):
         proxy, really_import = self.proxy(), builtins.__import__
 
         def without_descriptors(name: str, *rest: Any) -> Any:
-            if name == "deepseek_cursor_proxy.api.endpoints" and "chat" in (rest[2] or ()):
+            if name == "deepseek_cursor_proxy.api" and "chat" in (rest[2] or ()):
                 raise OSError(errno.EMFILE, "Too many open files")
             return really_import(name, *rest)
 
