@@ -217,6 +217,22 @@ class TestArchitecture(unittest.TestCase):
         self.assertTrue(issubclass(DeepSeekProxyServer, ThreadingHTTPServer))
 
 
+class TestInterop(unittest.TestCase):
+    def test_what_interop_imports_of_this_project_exists(self) -> None:
+        """It runs only with packages and programs of others: a module that was renamed would not be missed."""
+        for path in (ROOT.parent / "tests" / "interop").rglob("*.py"):
+            for name in imports(path):
+                if name.startswith(("tests.", PACKAGE + ".")):
+                    module, _, member = name.rpartition(".")
+                    file = ROOT.parent.joinpath(*module.split("."))
+                    found = next(
+                        (each for each in (file.with_suffix(".py"), file / "__init__.py") if each.exists()), None
+                    )
+                    is_module = (file / f"{member}.py").exists() or (file / member).is_dir()
+                    text = found.read_text(encoding="utf-8") if found else ""
+                    self.assertTrue(is_module or re.search(rf"\b{member}\b", text), f"{path.name}: {name}")
+
+
 class TestTurnTrace(unittest.TestCase):
     def test_the_walk_and_the_invariant_of_contributing_are_those_of_a_traced_turn(self) -> None:
         from tests.support.turn_trace import trace_turn

@@ -9,9 +9,9 @@ from unittest import mock
 from deepseek_cursor_proxy.features.redis import client
 from tests.interop.engine.redis_servers import RedisCluster, RedisServer
 from tests.laws.test_protocols import CALLERS, Visible
-from tests.proxy.features.keys import test_shared as test_limits
+from tests.proxy.features.keys import test_redis_store as test_limits
 from tests.proxy.features.redis import test_reasonings, test_several_proxies, test_shared_limits, test_state
-from tests.proxy.features.responses import test_shared as test_responses
+from tests.proxy.features.responses import test_redis_store as test_responses
 from tests.support.apis import APIS
 from tests.support.generated_conversations import Conversation
 
