@@ -363,7 +363,7 @@ def _credential(request: HttpRequest) -> str:
 def _held_key(environment: Mapping[str, str]) -> str | None:
     key = environment.get(HELD_KEY, "").strip()
     if key and not is_credential(key):
-        raise StartupError(f"{HELD_KEY} has a blank or a character that is no visible ASCII; set it anew, or unset it")
+        raise StartupError(f"{HELD_KEY} has a space or a character that is no visible ASCII; set it anew, or unset it")
     if is_anthropic_key(key):
         raise StartupError(f"{HELD_KEY} holds a key of Anthropic (sk-ant-…); set it to a DeepSeek key, or unset it")
     return key or None

@@ -55,7 +55,7 @@ def run(options: dict[str, Any]) -> None:
         return
     # Not an argument, so that no shell history keeps it.
     if not is_credential(key := questions.read_secret("Key: ")):
-        raise StartupError("that is not a key: one line of visible ASCII without blanks, typed or piped in")
+        raise StartupError("that is not a key: one line of visible ASCII without spaces, typed or piped in")
     access_key = AccessKey.of(key)
     print(access_key.line)
     if access_key.is_guessable:

@@ -79,7 +79,7 @@ COMMANDS = (
     Command("service", "run the proxy in the background, always", commands="cli.service:COMMANDS"),
     Command("demo", "play a sample chat; needs no key", _demo, settings=None),
     *_commands_of_features(),
-    Command("doctor", "find what is wrong, and the remedy", *_in("doctor.command"), heading="Find and fix problems"),
+    Command("doctor", "find problems and say how to fix them", *_in("doctor.command"), heading="Find and fix problems"),
     Command("config", "show settings and where they come from", commands=_CONFIG_COMMANDS),
     Command("access-key", "create a key for a client", *_in("access_key"), add_config, heading="Keys and stored data"),
     Command("store", "count or delete stored reasoning", commands=_STORE_COMMANDS),

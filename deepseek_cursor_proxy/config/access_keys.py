@@ -64,7 +64,7 @@ def is_anthropic_key(text: str) -> bool:
 def why_not_sendable(key: str) -> str:
     """Why a key is not sent to DeepSeek; empty if it may be."""
     if not is_credential(key):
-        return "that is not a key: one line of visible ASCII without blanks"
+        return "that is not a key: one line of visible ASCII without spaces"
     return "that is a key of Anthropic (sk-ant-…), which is never sent to DeepSeek" if is_anthropic_key(key) else ""
 
 
@@ -87,7 +87,7 @@ def access_key(key: str, value: Any, origin: str) -> AccessKey:
         allowed = "64 hexadecimal digits behind sha256:"
         raise StartupError(f"config: {key} has a digest without {allowed}; `access-key` makes one ({origin})")
     if not is_credential(value):
-        why = "a key with a blank or a character that is no visible ASCII, or a very long one"
+        why = "a key with a space or a character that is no visible ASCII, or a very long one"
         raise StartupError(f"config: {key} has {why} ({origin})")
     return AccessKey.of(value)
 

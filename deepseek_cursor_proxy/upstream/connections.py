@@ -372,7 +372,7 @@ def _refusal(status: int, proxy: OutboundProxy, origin: Origin) -> UpstreamFaile
     if status == 407:
         remedy = "Check the user and the password in HTTPS_PROXY."
     else:
-        remedy = 'Ask its administrator, name the host in NO_PROXY, or set https_proxy = "off".'
+        remedy = "Ask its administrator, or name the host in NO_PROXY."
     # A failure of the proxy may pass; its rules do not.
     kind = UpstreamDropped if status in (502, 503, 504) else UpstreamFailed
     return kind(f"The proxy {proxy} does not let us through to {origin.host} ({status}). {remedy}")

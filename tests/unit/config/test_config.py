@@ -270,7 +270,7 @@ class ListTest(ConfigTestCase):
         self.assertEqual(self.load("access_keys = []", {}).config.access_keys, ())
 
     def test_a_bad_list_entry_is_one_line_that_does_not_repeat_it(self) -> None:
-        visible = "has a key with a blank or a character that is no visible ASCII, or a very long one"
+        visible = "has a key with a space or a character that is no visible ASCII, or a very long one"
         keys = (f"{KEY} {OTHER}", f" {KEY}", f"{KEY}\\u0007", f"{KEY}é", KEY * 200)
         digests = (f"sha256:{KEY}", f"SHA256:{'0' * 63}")
         for why, *values in (
