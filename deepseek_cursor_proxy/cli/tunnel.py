@@ -317,9 +317,7 @@ class Program:
 _NGROK_URL = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]+)?")
 _NGROK_CODE = re.compile(r"ERR_NGROK_[0-9]+")
 _NGROK_TOKEN_LINE = re.compile(r"^\s*authtoken:\s*[^\s#]", re.MULTILINE)
-_ADD_TOKEN = (
-    "`ngrok config add-authtoken <YOUR_TOKEN>` (get one at https://dashboard.ngrok.com/get-started/your-authtoken)"
-)
+_ADD_TOKEN = "`ngrok config add-authtoken <YOUR_TOKEN>` (see https://dashboard.ngrok.com/get-started/your-authtoken)"
 _STOP_OTHER = "stop the other agent with `pkill ngrok` (on Windows `taskkill /IM ngrok.exe /F`)"
 
 

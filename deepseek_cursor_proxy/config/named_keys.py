@@ -56,10 +56,8 @@ class NamedKey(NamedTuple):
 
     def may_use(self, model: str) -> bool:
         name = model.lower()
-        patterns = [pattern.lower() for pattern in self.models]
-        return not patterns or any(
-            name.startswith(each[:-1]) if each.endswith("*") else name == each for each in patterns
-        )
+        models = [model.lower() for model in self.models]
+        return not models or any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in models)
 
     def toml(self) -> dict[str, Any]:
         """What was set, for `config show`."""

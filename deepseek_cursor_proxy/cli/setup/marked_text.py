@@ -255,9 +255,7 @@ def _entries(lines: list[str], *, is_list: bool) -> list[_Entry]:
         # A list may stand at the left edge below its key.
         if key is not None or is_list or not starts:
             if (key is None) is not is_list:
-                raise Unreadable(
-                    "it has keys, where a list is needed" if is_list else "it is a list, where keys are needed"
-                )
+                raise Unreadable("it has keys but should be a list" if is_list else "it is a list but should have keys")
             starts.append(_Entry(key["name"].strip("\"'") if key is not None else None, number, len(lines)))
     entries = []
     for number, (name, first, last) in enumerate(starts):

@@ -153,10 +153,7 @@ class Jobs:
             if self._is_stopping:
                 raise ProxyStopping
             if len(self._jobs) >= self._max_jobs:
-                raise QueueFull(
-                    "The queue of background responses is full. Try again in a moment.",
-                    retry_after=_RETRY_AFTER_SECONDS,
-                )
+                raise QueueFull("Too many background responses. Try again later.", retry_after=_RETRY_AFTER_SECONDS)
             sizes = [job.unknown_caller_bytes for job in self._jobs.values() if job.unknown_caller_bytes]
         most = max(1, min(_MOST_OF_UNKNOWN_CALLERS, self._max_jobs // 2))
         is_too_much = len(sizes) >= most or sum(sizes) + unknown_caller_bytes > _MOST_BYTES_OF_UNKNOWN_CALLERS

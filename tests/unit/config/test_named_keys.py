@@ -16,7 +16,7 @@ REFUSED = (
     ('[keys."a b"]\nkey = "sk-secret"', "[keys.a b] is not a name of letters, digits"),
     ("[keys.ann]\nkey = []", "keys.ann.key has 0 keys; give one, or an old and a new one"),
     ('[keys.ann]\nkey = ["a", "b", "c"]', "keys.ann.key has 3 keys"),
-    ('[keys.ann]\nkey = "sk secret"', "keys.ann.key has a key with a blank"),
+    ('[keys.ann]\nkey = "sk secret"', "keys.ann.key has a key with a space"),
     (ANN + "usd_per_dya = 1", 'unknown key keys.ann.usd_per_dya ({file}); did you mean "usd_per_day"?'),
     (ANN + "usd_per_day = 0", "keys.ann.usd_per_day = 0 is not an amount from 0.000001 to 1000000 US dollars"),
     (ANN + "usd_per_day = nan", "keys.ann.usd_per_day = nan is not an amount"),
