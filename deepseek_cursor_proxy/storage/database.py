@@ -264,9 +264,11 @@ class Database:
             _log.warning("%s: %s; what is there now is used instead", self.path, fault.reason)
 
     def confirm(self) -> None:
-        """Prove by a write that the file is writable, and let other writes through. Raises Unusable."""
+        """Prove that the file is writable, after a fault by a write, and let other writes through. Raises Unusable."""
         with self.transaction(despite_fault=True) as connection:
-            self._schema.write_version(connection)
+            # A start does not wait for the disk, which takes 3 ms.
+            if self._write_fault is not None:
+                self._schema.write_version(connection)
         with self._lock:
             self._write_fault = None
 

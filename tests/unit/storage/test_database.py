@@ -60,6 +60,13 @@ class TestDatabase(StoreFileTestCase):
                 opened.close()
 
     @needs_symlinks
+    def test_a_start_on_a_file_that_is_there_writes_nothing(self) -> None:
+        """A write waits for the disk twice."""
+        self.open().close()
+        opened = self.open()
+        self.assertTrue(opened.reopen())
+        self.assertEqual(0, Path(f"{self.path}-wal").stat().st_size)
+
     def test_a_symlink_to_the_store_is_followed(self) -> None:
         self.path.parent.mkdir()
         elsewhere = self.path.parent / "elsewhere.sqlite3"
