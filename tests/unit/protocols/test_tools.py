@@ -377,12 +377,6 @@ class TestCustomCallUnwrapper(unittest.TestCase):
             self.assertEqual((CallPiece(0, arguments=arguments),), last.calls)
             self.assertEqual((), unwrapper.unwrap(Delta(finish_reason="tool_calls")).calls)
 
-    def test_custom_calls_of_two_choices_do_not_mix(self) -> None:
-        unwrapper = CustomCallUnwrapper(NAMES)
-        pieces = ((0, "ApplyPatch", '{"input":"a'), (1, "ApplyPatch", '{"input":"b'), (0, "", "c"))
-        deltas = [Delta(choice=choice, calls=(CallPiece(0, "", name, piece),)) for choice, name, piece in pieces]
-        self.assertEqual(["a", "b", "c"], [unwrapper.unwrap(delta).calls[0].arguments for delta in deltas])
-
 
 class TestEchoedMessage(unittest.TestCase):
     def test_a_turn_with_custom_calls_is_stored_as_the_client_will_echo_it(self) -> None:

@@ -132,16 +132,6 @@ class TestChains(ResponseStoreTestCase):
         self.assertIsNone(self.store.get(YOU, "resp_1"))
 
 
-class TestDeleting(ResponseStoreTestCase):
-    def test_a_job_does_not_bring_back_a_response_deleted_while_it_ran(self) -> None:
-        for name in ("a", "r"):
-            self.store.put(ME, response(name, "in_progress"))
-        self.assertEqual([True, False], [self.store.delete(ME, "r") for _ in range(2)])
-        self.assertFalse(self.store.update(ME, response("r")))
-        self.assertIsNone(self.store.get(ME, "r"))
-        self.assertEqual(["a"], self.ids())
-
-
 class TestPruning(ResponseStoreTestCase):
     def fill(self, count: int, size: int = 0) -> None:
         for number in range(count):
