@@ -246,10 +246,10 @@ class ClientRequest(NamedTuple):
     upstream_api: UpstreamApi = CHAT
     # Set if the response cache may answer it. It is then streamed, whatever the client wants.
     cache: AnswerCache | None = None
-    # Two ways to a plain answer that is streamed to us: it is joined to one chat completion; or the client gets nothing
-    # before its end, and the Writer of its API joins it.
-    wants_completion: bool = False
+    # Whether the client gets nothing before the end of the answer, though it is streamed to us; and whether it is then
+    # joined to one chat completion, because the Writer of its API does not join it.
     is_plain: bool = False
+    wants_completion: bool = False
     # Why this caller may not spend the keys of `key_env`; None if it may.
     spend_refusal: ProxyError | None = None
 

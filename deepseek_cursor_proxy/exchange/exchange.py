@@ -15,7 +15,7 @@ gets nothing before its end, so that a broken one can be asked for again.
 import json
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, Batches, ChatRequest, Delta, Heartbeat, Message, Reply
@@ -159,20 +159,20 @@ class Exchange:
 
     def _read(self) -> Generator[Batch, None, bool]:
         """The answer to the current attempt, added up and stored as it arrives. Returns whether to ask again."""
-        is_empty = False
         held: Batch = []
         with closing(self._attempt.read()) as steps:
             for events in steps:
                 self._add_up(events.batch)
                 if events.is_stored_first:
-                    is_empty = is_empty or self._can_repeat()
-                if is_empty:
-                    # Only the usage can follow.
-                    continue
-                if events.is_stored_first:
-                    self._recorder.record_complete(events.batch, self._attempt)
                     if self._reply.is_finished and self._attempt.response is not None:
                         self._attempt.response.end_soon()
+                    if self._can_repeat():
+                        # Only the usage can follow; the stream may as well break.
+                        with suppress(ProxyError):
+                            for rest in steps:
+                                self._add_up(rest.batch)
+                        return True
+                    self._recorder.record_complete(events.batch, self._attempt)
                 if events.batch:
                     self._has_output = True
                 if self._is_held_back:
@@ -183,8 +183,6 @@ class Exchange:
                     held = []
                 if events.problem is not None:
                     raise events.problem
-        if is_empty:
-            return True
         if self._is_streamed and not self._reply.is_finished:
             raise UpstreamDropped("DeepSeek ended the answer without finishing it. Try again.")
         if (cache := self._client.cache) is not None:

@@ -51,9 +51,9 @@ class ResponseCache(Feature):
             wanted = _CACHE_WORDS.get((client.http.header("x-cache") or "").strip().lower())
         if wanted is False or (wanted is None and self._setting != "on"):
             return client
-        wants_completion = not client.chat.stream and client.chat.client_api == CHAT
-        chat = client.chat._replace(stream=True)
-        return client._replace(chat=chat, cache=CacheLookup(self.answers), wants_completion=wants_completion)
+        joins = not client.chat.stream and client.chat.client_api == CHAT
+        chat, is_plain = client.chat._replace(stream=True), client.is_plain or joins
+        return client._replace(chat=chat, cache=CacheLookup(self.answers), wants_completion=joins, is_plain=is_plain)
 
     def reconfigure(self, services: Services) -> None:
         self._setting = services.config.response_cache

@@ -114,6 +114,16 @@ class TestEmptyTurns(BrokenTurnsTestCase):
                 self.answer(proxy, api, first, first, HEALTHY, stream=stream)
                 self.assertEqual(2, len(self.fake.seen))
 
+    def test_an_empty_turn_whose_stream_breaks_after_its_end_is_asked_for_again(self) -> None:
+        proxy = self.proxy(retry_budget=5)
+        for api in APIS:
+            with self.subTest(api.name):
+                self.fake.forget()
+                # After the event with the finish_reason.
+                _, inputs, _ = self.answer(proxy, api, replace(EMPTY, cut_after=2), HEALTHY, stream=True)
+                self.assertEqual(2, len(inputs))
+                self.assertEqual(2, len(self.fake.seen))
+
     def test_it_is_not_asked_for_again_when_that_is_off_or_something_was_shown(self) -> None:
         for settings, first, stream in (
             ({"retry_budget": 0}, EMPTY, True),

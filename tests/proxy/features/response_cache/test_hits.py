@@ -57,6 +57,11 @@ class TestHits(CacheTestCase):
                 # Keep-alives of the first time are not repeated.
                 self.assertNotIn(b": keep-alive", replies[2].body)
 
+    def test_a_plain_answer_that_breaks_in_its_text_is_asked_for_again(self) -> None:
+        self.fake.answer(replace(ANSWER, reasoning=None, cut_after=2), ANSWER)
+        reply = self.ask(self.proxy(retry_budget=5), CHAT, stream=False)
+        self.assertEqual(("The answer.", 2), (reply.said.text, len(self.fake.seen)))
+
     def test_a_plain_answer_is_the_one_that_a_request_without_the_cache_gets(self) -> None:
         proxy, other = self.proxy(), self.proxy()
         self.fake.answer(ANSWER, ANSWER)
