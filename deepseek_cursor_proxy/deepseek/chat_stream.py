@@ -42,7 +42,7 @@ class ParsedEvents:
     # There was a chunk with deltas; comments and other data are no progress.
     is_progress: bool = False
     # An answer or a call may be complete with it, which is stored before the client gets it.
-    is_stored_first: bool = False
+    must_store_first: bool = False
     # How many items of the batch come before that.
     early_count: int = 0
     is_done: bool = False
@@ -103,8 +103,8 @@ class EventReader:
         except ValueError:
             events.problem = UpstreamFailed("DeepSeek sent an event that is not JSON.")
         else:
-            if not events.is_stored_first and [delta for delta in deltas if delta.finish_reason or delta.may_end_call]:
-                events.is_stored_first, events.early_count = True, len(events.batch)
+            if not events.must_store_first and [delta for delta in deltas if delta.finish_reason or delta.may_end_call]:
+                events.must_store_first, events.early_count = True, len(events.batch)
             events.batch += deltas
             events.is_progress = events.is_progress or bool(deltas)
             return deltas

@@ -280,7 +280,7 @@ def read_stream(response: StreamedResponse, read: Read, record_sent: Callable[[]
                 elif events.batch or part.isspace():
                     # Nothing but comments and blank lines.
                     response.note_keep_alive()
-                if events.is_stored_first:
+                if events.must_store_first:
                     if events.early_count:
                         yield events.take_early()
                     record_sent()
@@ -310,7 +310,7 @@ def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, A
         if isinstance(piece, Heartbeat):
             yield ParsedEvents([piece])
         else:
-            yield ParsedEvents([*read_answer(decode_answer(piece))], is_stored_first=True)
+            yield ParsedEvents([*read_answer(decode_answer(piece))], must_store_first=True)
 
 
 def decode_answer(raw: bytes) -> dict[str, Any]:

@@ -163,7 +163,7 @@ class Exchange:
         with closing(self._attempt.read()) as steps:
             for events in steps:
                 self._add_up(events.batch)
-                if events.is_stored_first:
+                if events.must_store_first:
                     if self._reply.is_finished and self._attempt.response is not None:
                         self._attempt.response.end_soon()
                     if self._can_repeat():

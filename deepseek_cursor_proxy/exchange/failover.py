@@ -310,22 +310,22 @@ class Failover:
         waiting = [*self._waiting, *([(self._target, failure)] if failure is not None else [])]
         # With tables a pause begins a round, when the first of the upstreams may have recovered.
         waiting.sort(key=lambda each: each[1].retry_after)
-        pause = self.retries.pause_after(failure if not has_tables else waiting[0][1] if waiting else None)
+        next_pause = self.retries.pause_after(failure if not has_tables else waiting[0][1] if waiting else None)
         facts = Facts(
             output=output,
             was_refused_for_reasoning=failed.was_refused_for_reasoning,
             # In an answer of one of several upstreams, the next one is asked instead.
             refuses_tools=failed.refuses_tools(error, in_answer=in_answer) and not (has_tables and in_answer),
             has_tables=has_tables,
-            can_pause=pause is not None,
+            can_pause=next_pause is not None,
             cause=cause,
             has_other_key=self._has_other_key,
             has_untried=bool(self._untried),
         )
         match next_step(error, facts):
             case Next.RETRY:
-                assert pause is not None
-                self.retries.wait(pause)
+                assert next_pause is not None
+                self.retries.wait(next_pause)
                 next_one = failed
             case Next.TRANSCRIPT:
                 failed.use_transcript()
@@ -345,9 +345,9 @@ class Failover:
                 self._waiting = waiting
                 next_one = self._move_to(self._untried.pop(0), failed)
             case Next.NEW_ROUND:
-                assert pause is not None
+                assert next_pause is not None
                 self._leave(failed, error, cause)
-                self.retries.wait(pause)
+                self.retries.wait(next_pause)
                 # Each once, also if several of its keys were busy.
                 self._untried = [*{target.upstream.name: target for target, _ in waiting}.values()]
                 self._waiting = []
@@ -452,7 +452,7 @@ class Failover:
         return self._with_failures(error, cause) if output <= Output.HEARTBEATS else error
 
     def _with_failures(self, error: ProxyError, cause: Cause | None) -> ProxyError:
-        """The last error with the upstreams asked before; never one that blames the client's key."""
+        """The last error with the upstreams asked before. Leased keys are the owner's: no client gets their 401."""
         failures = [f"{name} ({reason})" for name, reason in self._failures.items()]
         if cause is None or self._routed is None:
             return error

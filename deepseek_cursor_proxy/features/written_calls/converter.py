@@ -83,8 +83,8 @@ class WrittenCalls:
             batch += self._release(Delta())
         events.batch = batch
         durable = [isinstance(each, Delta) and bool(each.finish_reason or each.may_end_call) for each in batch]
-        events.is_stored_first = True in durable
-        events.early_count = durable.index(True) if events.is_stored_first else 0
+        events.must_store_first = True in durable
+        events.early_count = durable.index(True) if events.must_store_first else 0
         return events
 
     def read_plain(self, delta: Delta) -> bool:

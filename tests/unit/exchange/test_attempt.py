@@ -63,8 +63,8 @@ class TestWhole(unittest.TestCase):
     def test_a_whole_answer_is_one_batch_to_store_behind_its_heartbeats(self) -> None:
         body = {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}
         heartbeat, answer = self.read(Heartbeat(), json.dumps(body).encode())
-        self.assertEqual(([Heartbeat()], False), (heartbeat.batch, heartbeat.is_stored_first))
-        self.assertEqual((["a"], True), ([item.text for item in answer.batch], answer.is_stored_first))
+        self.assertEqual(([Heartbeat()], False), (heartbeat.batch, heartbeat.must_store_first))
+        self.assertEqual((["a"], True), ([item.text for item in answer.batch], answer.must_store_first))
 
     def test_an_answer_that_is_no_json_object_is_a_failure(self) -> None:
         for raw in (b"<html>", b"[]"):

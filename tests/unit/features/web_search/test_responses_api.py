@@ -264,7 +264,7 @@ class TestResponseReader(unittest.TestCase):
     def test_a_native_call_that_may_be_complete_may_be_stored(self) -> None:
         reader, durable = ResponseReader(), []
         for each in written(Answer(calls=CALLS[1:], piece=1)).events():
-            durable += [each] if reader.read(each).is_stored_first else []
+            durable += [each] if reader.read(each).must_store_first else []
         self.assertIn(b'"delta":"}"', durable[0])
         self.assertIn(b"response.completed", durable[-1])
 

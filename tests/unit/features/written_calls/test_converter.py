@@ -233,8 +233,8 @@ class TestStream(unittest.TestCase):
         begin, end, finish = self.read(
             chunk(content="a\n" + BLOCK[:30]), chunk(content=BLOCK[30:] + "b"), chunk("stop")
         )
-        self.assertEqual((False, False), (begin.is_stored_first, end.is_stored_first))
-        self.assertEqual((True, 0), (finish.is_stored_first, finish.early_count))
+        self.assertEqual((False, False), (begin.must_store_first, end.must_store_first))
+        self.assertEqual((True, 0), (finish.must_store_first, finish.early_count))
 
     def test_what_is_held_is_not_lost_when_the_answer_breaks_off(self) -> None:
         for broken in ({"error": {"message": "x"}}, {"choices": 7, "error": "y"}):
