@@ -5,7 +5,7 @@ SHA-256, so that other tools can make one: `printf %s "$KEY" | sha256sum`. Who i
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,11 +20,11 @@ _GUESSABLE_LENGTH = 15
 _SHORTEST_TYPED = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, match_args=False)
 class AccessKey:
     """A key by its digest; `is_guessable` when the key itself was given and is short."""
 
-    digest: bytes = field(repr=False)
+    digest: bytes
     is_guessable: bool = False
 
     @staticmethod
