@@ -5,7 +5,7 @@ SHA-256, so that other tools can make one: `printf %s "$KEY" | sha256sum`. Who i
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -20,11 +20,11 @@ _GUESSABLE_LENGTH = 15
 _SHORTEST_TYPED = 8
 
 
-@dataclass(frozen=True, repr=False, match_args=False)
+@dataclass(frozen=True)
 class AccessKey:
     """A key by its digest; `is_guessable` when the key itself was given and is short."""
 
-    digest: bytes
+    digest: bytes = field(repr=False)
     is_guessable: bool = False
 
     @staticmethod

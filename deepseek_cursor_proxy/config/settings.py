@@ -8,7 +8,7 @@ Tables of models are fields with `table(…)` and have neither flag nor variable
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, FrozenInstanceError, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +62,8 @@ _AUTO, _CACHE, _STRATEGIES = ("auto", "on", "off"), ("off", "ask", "on"), ("reco
 _STORE = "stored reasoning and responses"
 
 
-# Each method that dataclass writes for so many fields costs every start a third of a millisecond, so it writes none.
-@dataclass(init=False, eq=False, repr=False, match_args=False)
+# Each method that dataclass writes for so many fields costs every start a third of a millisecond.
+@dataclass(frozen=True, eq=False, repr=False, match_args=False)
 class ProxyConfig:
     """The settings of one proxy. Comments give the reason for a default."""
 
@@ -207,11 +207,8 @@ class ProxyConfig:
     )
     groups: "Mapping[str, KeyGroup]" = table("limits of all keys of a group together, beside their own", _key_group)
 
-    def __init__(self, **given: Any) -> None:
-        defaults = {each.name: {} if each.default is MISSING else each.default for each in fields(self)}
-        if unknown := given.keys() - defaults.keys():
-            raise TypeError(f"ProxyConfig has no {', '.join(sorted(unknown))}")
-        given = defaults | given
+    def __post_init__(self) -> None:
+        given = vars(self)
         paths = ("reasoning_content_path", "trace_dir", "tokenizer")
         values: dict[str, Any] = {name: Path(given[name]) for name in paths if isinstance(given[name], str)}
         values |= {name: switch_word(given[name]) for name in ("display_reasoning", "tunnel")}
@@ -220,15 +217,13 @@ class ProxyConfig:
         for name, item in (("access_keys", access_key), ("public_hosts", public_host)):
             values[name] = parse_items(name, given[name], "ProxyConfig", item) if given[name] else ()
         values |= {name: freeze(given[name]) for name in ("models", "host_options", "prices")}
-        values["passthrough"] = freeze(given["passthrough"], PassthroughRoute)
-        values["upstreams"] = freeze(given["upstreams"], UpstreamTable)
+        values["passthrough"] = freeze(self.passthrough, PassthroughRoute)
+        values["upstreams"] = freeze(self.upstreams, UpstreamTable)
         for name, entry in (("keys", _named_key), ("groups", _key_group)):
             table = {each: entry(f"{name}.{each}", value, "ProxyConfig") for each, value in given[name].items()}
             values[name] = freeze(table)
-        vars(self).update(given | values)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProxyConfig) and vars(self) == vars(other)

@@ -21,7 +21,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}"
 _MOST = 10**6
 
 
-@dataclass(frozen=True, repr=False, match_args=False)
+@dataclass(frozen=True)
 class UpstreamTable:
     """One upstream. `models` may be given as a list of names, `key_env` as a single name."""
 
