@@ -193,8 +193,8 @@ def paced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
     lags = {name: [lag for some in results for lag in some] for name, results in rounds.results.items()}
     direct = quantile(lags[DIRECT], 0.5)
     more = {name: [lag - direct for lag in some] for name, some in lags.items() if name != DIRECT}
-    yield Row(f"paced {_RATE} chunks/s: chunk delay p50", "ms", medians(lags))
-    yield Row("  added p50", "ms", medians(more))
+    yield Row(f"paced {_RATE} chunks/s: chunk delay, added p50", "ms", medians(more))
+    yield Row("  added p99", "ms", {name: Figure.of(some, 0.99) for name, some in more.items()})
     yield Row("  CPU per chunk (mean)", "µs", means(rounds.cpu, 1e6 / chunks))
 
 

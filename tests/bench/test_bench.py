@@ -41,7 +41,7 @@ MEASURES = (
     *("small request, keep-alive: answer p50", "added p50", "added p99", "CPU per request (mean)"),
     *("small request on a new connection: added p50", "CPU per request (mean)"),
     *("first stream event: added p50", "CPU per stream of 8 chunks (mean)"),
-    *("paced 200 chunks/s: chunk delay p50", "added p50", "CPU per chunk (mean)"),
+    *("paced 200 chunks/s: chunk delay, added p50", "added p99", "CPU per chunk (mean)"),
     *("unpaced stream of 5 chunks", "CPU per 10,000 chunks (mean)"),
     *(name.format(streams) for streams in TINY.crowds for name in CROWD),
     *("2 keep-alive clients: small requests", "CPU per request (mean)"),
