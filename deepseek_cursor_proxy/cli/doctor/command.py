@@ -131,6 +131,7 @@ def _begin(name: str, check: Check, subject: Subject) -> "Future[Sequence[Findin
 # The page …
 
 _SIGNS = dict(zip(Level, "✓!✗·", strict=True))
+_ASCII_SIGNS = dict(zip(Level, "+!x-", strict=True))
 _COLOURS = dict(zip(Level, ("\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m"), strict=True))
 _PLAIN = "\x1b[0m"
 _WORDS = dict(zip(Level, ("fine", "warnings", "failed", "not checked"), strict=True))
@@ -144,6 +145,7 @@ class _Printer:
         self._counts: Counter[Level] = Counter()
         self._is_report = is_report
         self._is_terminal = sys.stdout.isatty() and not is_report
+        self._is_ascii = not can_show_signs(sys.stdout.encoding)
         self._is_colourful = self._is_terminal and has_colours() and not os.environ.get("NO_COLOR")
         typed = subject.key.key if subject.key is not None else None
         self._hide_keys = hide_keys(subject, (subject.admin.key, typed))
@@ -165,7 +167,7 @@ class _Printer:
             sys.stdout.write(f"\r{' ' * len(wait_text)}\r")
         for finding in map(self._clean, found):
             self._counts[finding.level] += 1
-            print("\n".join(lines(finding, is_colourful=self._is_colourful)))
+            print("\n".join(lines(finding, is_ascii=self._is_ascii, is_colourful=self._is_colourful)))
         sys.stdout.flush()
 
     def _clean(self, finding: Finding) -> Finding:
@@ -184,15 +186,25 @@ class _Printer:
         return not self._counts[Level.FAILED]
 
 
-def lines(finding: Finding, *, is_colourful: bool = False) -> Iterator[str]:
+def can_show_signs(encoding: str | None) -> bool:
+    """Whether an encoding has the signs; that of an old terminal may not."""
+    try:
+        "".join((*_SIGNS.values(), "→")).encode(encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def lines(finding: Finding, *, is_ascii: bool = False, is_colourful: bool = False) -> Iterator[str]:
     """A finding, and below it the remedy."""
-    sign = _SIGNS[finding.level]
+    signs, arrow = (_ASCII_SIGNS, "->") if is_ascii else (_SIGNS, "→")
+    sign = signs[finding.level]
     if is_colourful:
         sign = f"{_COLOURS[finding.level]}{sign}{_PLAIN}"
     name = f"{finding.name:<{_NAME_WIDTH}}"
     yield f"{sign} {name} {finding.text}"
     if finding.remedy:
-        yield f"{' ' * (3 + len(name))}→ {finding.remedy}"
+        yield f"{' ' * (3 + len(name))}{arrow} {finding.remedy}"
 
 
 # The report …

@@ -185,6 +185,15 @@ class HealthyTest(DoctorCase):
         self.doctor()
         self.assertEqual(before, {path.name: path.read_bytes() for path in self.directory.iterdir()})
 
+    def test_a_terminal_without_the_signs_gets_ascii(self) -> None:
+        self.set_variable("PYTHONIOENCODING", "cp437")
+        out = io.TextIOWrapper(io.BytesIO(), encoding="cp437")
+        with contextlib.redirect_stdout(out):
+            cli.main(["doctor"])
+            out.flush()
+            text = out.buffer.getvalue().decode("ascii")
+        self.assertRegex(text, r"(?m)^\+ python ")
+
 
 needs_modes = unittest.skipIf(os.name == "nt", "Windows has no modes")
 Arrange = Callable[["BrokenTest"], None]
