@@ -322,17 +322,15 @@ class Failover:
             has_other_key=self._has_other_key,
             has_untried=bool(self._untried),
         )
+        next_one = failed
         match next_step(error, facts):
             case Next.RETRY:
                 assert next_pause is not None
                 self.retries.wait(next_pause)
-                next_one = failed
             case Next.TRANSCRIPT:
                 failed.use_transcript()
-                next_one = failed
             case Next.WITHOUT_TOOLS:
                 failed.leave_out_tools()
-                next_one = failed
             case Next.GIVE_UP:
                 self._leave(failed, error, cause)
                 raise self._final_error(failed, error, cause, output) from None
