@@ -10,6 +10,7 @@ import functools
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -235,9 +236,6 @@ class _Parser(argparse.ArgumentParser):
         self._refuse(f"unrecognized arguments: {' '.join(words)}", hint)
 
     def format_help(self) -> str:
-        # Imported late: a start needs no help.
-        import shutil
-
         # As wide as argparse makes it.
         help: Any = self.formatter_class
         self.formatter_class = functools.partial(help, width=shutil.get_terminal_size().columns - 2)
@@ -269,7 +267,7 @@ def program_name(*, anywhere: bool = False) -> str:
         return _join([_python(), str(started)])
     if started.parts[-2:] == ("deepseek_cursor_proxy", "__main__.py"):
         return _module(started.parent.parent, anywhere=anywhere)
-    is_ours = started.stem == _SCRIPT and started.exists() and _which(_SCRIPT) is None
+    is_ours = started.stem == _SCRIPT and started.exists() and shutil.which(_SCRIPT) is None
     return _join([str(started)]) if is_ours else _SCRIPT
 
 
@@ -286,16 +284,10 @@ def _module(root: Path, *, anywhere: bool) -> str:
 def _python(*, any_copy: bool = True) -> str:
     """The name under which the shell finds this Python or, with `any_copy`, one of its version; else its path."""
     typed = Path(*sys.orig_argv[:1])
-    if len(typed.parts) == 1 or _which(typed.name) == str(typed):
+    if len(typed.parts) == 1 or shutil.which(typed.name) == str(typed):
         return typed.name
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return version if any_copy and _which(version) else _join([sys.executable])
-
-
-def _which(program: str) -> str | None:
-    """Where the shell finds a program; shutil's function would import all that unpacks archives, 2 ms of a start."""
-    found = (os.path.join(folder, program) for folder in os.get_exec_path())
-    return next((path for path in found if os.access(path, os.X_OK)), None)
+    return version if any_copy and shutil.which(version) else _join([sys.executable])
 
 
 def _join(words: list[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy import __version__, cli
-from deepseek_cursor_proxy.cli import parser, serve
+from deepseek_cursor_proxy.cli import serve
 from deepseek_cursor_proxy.cli.commands import COMMANDS
 from deepseek_cursor_proxy.cli.parser import build_parser, program_name, resolve
 from deepseek_cursor_proxy.config.access_keys import AccessKey
@@ -372,7 +372,7 @@ class RefusalTest(CliTest):
                 mock.patch.object(sys, "argv", [started]),
                 mock.patch.object(sys, "orig_argv", [typed]),
                 mock.patch.object(sys, "path", ["/home/me", *sys.path]),
-                mock.patch.object(parser, "_which", {found: f"/usr/bin/{found}"}.get),
+                mock.patch("shutil.which", {found: f"/usr/bin/{found}"}.get),
             ):
                 self.assertIn(f"`{program} serve --help-all`", self.refusal("--bogus"))
                 # A long name ends its line.
