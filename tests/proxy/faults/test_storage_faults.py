@@ -13,7 +13,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from tests.support.harness import PATIENCE, RunningProxy
 from tests.support.polling import eventually, wait_until
 from tests.support.program import ServeTest, address
 from tests.support.systems import needs_removable_open_files
+from tests.support.threads import leave_no_thread
 
 IS_ROOT = os.name != "posix" or os.geteuid() == 0
 QUESTIONS = ("How is the weather here?", "And tomorrow?", "And then?")
@@ -63,8 +63,7 @@ class Chat:
 
 class FaultTestCase(unittest.TestCase):
     def setUp(self) -> None:
-        threads = threading.active_count()
-        self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
+        leave_no_thread(self)
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.path = self.place / "store.sqlite3"
         self.fake = self.enterContext(FakeDeepSeek(responder=weather_responder))

@@ -7,6 +7,7 @@ from unittest import mock
 from deepseek_cursor_proxy.net import threads
 from deepseek_cursor_proxy.net.threads import ReusedThreads
 from tests.support.polling import wait_until
+from tests.support.threads import leave_no_thread
 from tests.support.width import width
 
 PATIENCE = 10.0
@@ -14,23 +15,20 @@ PATIENCE = 10.0
 
 class TestReusedThreads(unittest.TestCase):
     def setUp(self) -> None:
-        self.before = threading.active_count()
+        leave_no_thread(self)
+        self.before = {*threading.enumerate()}
         self.done: list[int] = []
         self.may_go_on = threading.Event()
         self.threads = ReusedThreads("test-client")
-        self.addCleanup(self.assert_ended)
         self.addCleanup(self.threads.close, PATIENCE)
         self.addCleanup(self.may_go_on.set)
-
-    def assert_ended(self) -> None:
-        self.assertEqual(self.before, threading.active_count(), threading.enumerate())
 
     def wait(self) -> None:
         self.may_go_on.wait(PATIENCE)
 
     @property
     def count(self) -> int:
-        return threading.active_count() - self.before
+        return len({*threading.enumerate()} - self.before)
 
     def test_every_task_that_runs_has_a_thread(self) -> None:
         for _ in range(30):

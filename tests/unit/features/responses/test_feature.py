@@ -11,7 +11,7 @@ from deepseek_cursor_proxy.features.responses.feature import Job, Jobs
 from deepseek_cursor_proxy.net import wait as waiting
 from tests.support.polling import wait_until
 from tests.support.resources import descriptors
-from tests.support.threads import in_background
+from tests.support.threads import in_background, leave_no_thread
 from tests.unit.net.test_wait import Client, socket_pair
 
 ME, YOU = b"m" * 32, b"y" * 32
@@ -20,9 +20,9 @@ PATIENCE = 20.0
 
 class JobsTestCase(unittest.TestCase):
     def setUp(self) -> None:
-        threads, files = threading.active_count(), descriptors()
+        files = descriptors()
         self.addCleanup(lambda: self.assertLessEqual(descriptors(), files))
-        self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
+        leave_no_thread(self)
         # After those who work on them have ended.
         self.created: list[Job] = []
         self.addCleanup(lambda: [job.close() for job in self.created])

@@ -1,7 +1,6 @@
 import contextlib
 import logging
 import random
-import threading
 import unittest
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ from deepseek_cursor_proxy.features.responses.store import EventLog, ResponseSto
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.table import compress
 from tests.support.databases import StoreTestCase
+from tests.support.threads import leave_no_thread
 from tests.support.traced_memory import traced_memory
 
 ME, YOU = b"m" * 32, b"y" * 32
@@ -27,8 +27,7 @@ class ResponseStoreTestCase(StoreTestCase):
     store_type = ResponseStore
 
     def setUp(self) -> None:
-        threads = threading.active_count()
-        self.addCleanup(lambda: self.assertEqual(threads, threading.active_count(), threading.enumerate()))
+        leave_no_thread(self)
         super().setUp()
 
     def ids(self) -> list[str]:
