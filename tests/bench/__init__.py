@@ -54,7 +54,7 @@ def measure(contest: Contest, scale: Scale, place: Path) -> Generator[Row, None,
     """All rows, each as soon as it is known; closing the generator ends what it started."""
     for rows in (
         *(measures.small_requests, measures.new_connections, measures.first_events, measures.paced_stream),
-        *(measures.unpaced_stream, measures.crowds, measures.throughput, measures.stored_turns, measures.growing_chats),
+        *(measures.crowds, measures.throughput, measures.stored_turns, measures.growing_chats),
     ):
         yield from rows(contest, scale)
     yield from measures.startup(contest, scale, place / "started")

@@ -34,7 +34,7 @@ from tests.bench.agent_clients import CLIENTS, AgentClient, Json, ToolCall, pros
 from tests.bench.others import OtherCommand
 from tests.bench.rounds import CpuPinning, Target, start_proxy
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek, ReceivedRequest, prompt
-from tests.support.processes import Server
+from tests.support.processes import BenchmarkFailed, Server
 
 TURNS = 30
 _TURNS_PER_QUESTION = 10
@@ -198,7 +198,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.bench.agents", description="Play agents' chats through proxies.")
     parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help="of each chat (default: %(default)s)")
     options = parse_others(parser, arguments)
-    return run(options.command, sys.stdout, options.turns)
+    try:
+        return run(options.command, sys.stdout, options.turns)
+    except (BenchmarkFailed, OSError) as error:
+        print(f"bench: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 from deepseek_cursor_proxy.json_codec import encode_json
 from tests.bench.load_clients import Client, Crowd, Timing, get, post, requests_per_second, run_crowd
 from tests.bench.rounds import Contest, Rounds, Target, added_times, intervals, means, medians
-from tests.bench.table import DIRECT, OURS, Figure, Row, exponent, quantile
+from tests.bench.table import DIRECT, OURS, Figure, Row, quantile
 from tests.support.processes import BenchmarkFailed
 
 _IDLE_SECONDS = 0.5
@@ -38,9 +38,6 @@ class Scale:
     # One stream at 200 chunks per second: its chunks, and how often.
     paced_chunks: int = 600
     paced_rounds: int = 3
-    # One stream as fast as it goes.
-    chunks: int = 10_000
-    streams: int = 7
     # Many streams at 20 chunks per second.
     crowds: tuple[int, ...] = (100, 400)
     crowd_seconds: float = 10.0
@@ -61,7 +58,7 @@ class Scale:
 
 
 QUICK = Scale(
-    requests=200, paced_chunks=200, paced_rounds=2, streams=3, crowd_seconds=2.0, crowd_rounds=1, turns=(10, 50, 200),
+    requests=200, paced_chunks=200, paced_rounds=2, crowd_seconds=2.0, crowd_rounds=1, turns=(10, 50, 200),
     turns_measured=5, stored_turns=100, starts=3, burst_seconds=1.0, bursts=2, patience=5.0,
 )  # fmt: skip
 
@@ -198,13 +195,6 @@ def paced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
     yield Row("  CPU per chunk (mean)", "µs", means(rounds.cpu, 1e6 / chunks))
 
 
-def unpaced_stream(contest: Contest, scale: Scale) -> Iterator[Row]:
-    body = question(f"bench:stream {scale.chunks}", stream=True)
-    rounds = _ask(contest, "an unpaced stream", scale.streams, lambda: body, lambda timing: scale.chunks / timing.whole)
-    yield Row(f"unpaced stream of {scale.chunks:,} chunks", "chunks/s", medians(rounds.results))
-    yield Row("  CPU per 10,000 chunks (mean)", "ms", means(rounds.cpu, 1000 * 10_000 / scale.chunks))
-
-
 @dataclass(frozen=True)
 class _CrowdSample:
     """What a crowd received from one target, the CPU seconds of that, and the memory meanwhile, if they are known."""
@@ -318,8 +308,6 @@ def growing_chats(contest: Contest, scale: Scale) -> Iterator[Row]:
     for turns in scale.turns:
         figures = {name: Figure.mean(lengths.get(turns, [])) for name, lengths in grown.items()}
         yield Row(f"chat of {turns} tool turns: CPU per request (mean)", "ms", figures)
-    slopes = {name: Figure.single(_slope(lengths)) for name, lengths in grown.items()}
-    yield Row(f"  growth exponent, {scale.turns[0]} to {scale.turns[-1]} turns", "", slopes)
 
 
 def _measure_growth(contest: Contest, scale: Scale, target: Target, chat: Chat, grown: Growth) -> None:
@@ -359,10 +347,6 @@ def _check(contest: Contest, target: Target, turns: int) -> None:
     about = f"{target.name}: cached tool turns: "
     if not any(note.startswith(about) for note in contest.notes):
         contest.notes.append(about + words)
-
-
-def _slope(lengths: dict[int, list[float]]) -> float | None:
-    return exponent({float(length): quantile(samples, 0.5) for length, samples in lengths.items() if samples})
 
 
 def stored_turns(contest: Contest, scale: Scale) -> Iterator[Row]:

@@ -5,7 +5,6 @@ figure could not be measured, and shows a dash. Pure: this file measures nothing
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,10 +31,6 @@ class Figure:
     @classmethod
     def mean(cls, samples: Sequence[float]) -> "Figure | None":
         return cls(sum(samples) / len(samples), samples) if samples else None
-
-    @classmethod
-    def single(cls, value: float | None) -> "Figure | None":
-        return None if value is None else cls(value, (value,))
 
     def __str__(self) -> str:
         text = format_value(self.value)
@@ -90,14 +85,6 @@ def quantile(samples: Sequence[float], share: float) -> float:
     position = share * (len(ordered) - 1)
     below, above = ordered[math.floor(position)], ordered[math.ceil(position)]
     return below + (above - below) * (position % 1)
-
-
-def exponent(points: Mapping[float, float]) -> float | None:
-    """The power of x with which y grows: the slope of the logarithms, by least squares; None for fewer than two."""
-    logs = [(math.log(x), math.log(y)) for x, y in points.items() if x > 0 and y > 0]
-    if len(logs) < 2:
-        return None
-    return statistics.linear_regression(*zip(*logs, strict=True)).slope
 
 
 def format_value(value: float) -> str:

@@ -33,7 +33,7 @@ from tests.support.systems import ROOT
 
 TINY = Scale(
     **dict.fromkeys(("paced_rounds", "crowd_rounds", "turns_measured", "starts"), 1),
-    **dict.fromkeys(("streams", "stored_turns", "clients", "bursts"), 2), requests=4, paced_chunks=3, chunks=5,
+    **dict.fromkeys(("stored_turns", "clients", "bursts"), 2), requests=4, paced_chunks=3,
     crowds=(1, 2), crowd_seconds=0.1, turns=(1, 2), burst_seconds=0.01,
 )  # fmt: skip
 CROWD = ("{} streams x 20 chunks/s: delivered", "failed streams", "lag p99", "CPU per chunk (mean)", "memory meanwhile")
@@ -42,12 +42,10 @@ MEASURES = (
     *("small request on a new connection: added p50", "CPU per request (mean)"),
     *("first stream event: added p50", "CPU per stream of 8 chunks (mean)"),
     *("paced 200 chunks/s: chunk delay, added p50", "added p99", "CPU per chunk (mean)"),
-    *("unpaced stream of 5 chunks", "CPU per 10,000 chunks (mean)"),
     *(name.format(streams) for streams in TINY.crowds for name in CROWD),
     *("2 keep-alive clients: small requests", "CPU per request (mean)"),
     *("storing a tool-call turn: added p50", "CPU per turn (mean)"),
     *(f"chat of {turns} tool turns: CPU per request (mean)" for turns in TINY.turns),
-    "growth exponent, 1 to 2 turns",
     *("warm start to first /v1/models answer", "CPU until then", "idle memory"),
 )
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -71,7 +69,7 @@ class TestMeasures(unittest.TestCase):
             rows = list(bench.measure(contest, TINY, self.place))
         self.assertEqual(list(MEASURES), [row.measure.strip() for row in rows])
         for row in rows:
-            if "CPU" not in row.measure and "memory" not in row.measure and "exponent" not in row.measure:
+            if "CPU" not in row.measure and "memory" not in row.measure:
                 self.assertTrue(row.figures.get(OURS), row)
                 self.assertTrue("start" in row.measure or row.figures.get("other"), row)
             if row.measure.strip() == "failed streams":
@@ -225,3 +223,8 @@ class TestAgents(unittest.TestCase):
         names = [line.split("|")[1].strip() for line in out.getvalue().splitlines()[2:4]]
         self.assertEqual([kind.name for kind in CLIENTS[:2]], names)
         self.assertIn("2 · 1 · 100.0 %", out.getvalue())
+
+    def test_another_proxy_that_does_not_start_is_named(self) -> None:
+        with contextlib.redirect_stderr(io.StringIO()) as errors:
+            self.assertEqual(1, agents.main(["--command", f"other={sys.executable} -m no_such_module_here {{port}}"]))
+        self.assertRegex(errors.getvalue(), "^bench: other did not start: .*no_such_module_here\n$")
