@@ -30,7 +30,7 @@ class SoakClientTestCase(SocketTestCase):
 
 class TestSoakClients(SoakClientTestCase):
     def test_every_client_passes_with_a_proxy_and_leaves_nothing_open(self) -> None:
-        proxy = self.proxy(upstream_base_url=self.deepseek().url, header_timeout=0.2)
+        proxy = self.proxy(upstream_base_url=self.deepseek().url)
         for client in dict.fromkeys(CLIENTS):
             with self.subTest(client.__name__):
                 client(self.client_run(proxy.url.removesuffix("/v1")))

@@ -25,6 +25,13 @@ PATIENCE = 15.0
 # Longer than any test may take: a process that ends has not waited for this.
 ENDLESS_GRACE = ("--shutdown-grace", "3600")
 COMMAND = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy")
+# The same, and signals count as one however long this machine takes to send the second.
+COMMAND_WITH_TIME_FOR_SIGNALS = (
+    *COMMAND[:3],
+    "-c",
+    "import sys; from deepseek_cursor_proxy.cli import signals; signals._DUPLICATE_SECONDS = 3600.0\n"
+    "from deepseek_cursor_proxy.__main__ import main; sys.exit(main())",
+)
 WINDOWS = os.name == "nt"
 
 

@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.cli import signals
 from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.support.harness import request_bytes
 from tests.support.polling import wait_until
-from tests.support.program import COMMAND, ENDLESS_GRACE, PATIENCE, WINDOWS, ServeTest
+from tests.support.program import COMMAND_WITH_TIME_FOR_SIGNALS, ENDLESS_GRACE, PATIENCE, WINDOWS, ServeTest
 from tests.support.width import width
 
 if not WINDOWS:
@@ -126,8 +126,7 @@ class TestBlockedLog(BlockedLogTestCase):
 
     def test_the_same_signal_twice_while_the_log_is_blocked_keeps_the_exit_code(self) -> None:
         """The second came while the end waited for the log, and killed the process."""
-        # The second signal has to come in time.
-        self.command, sink = COMMAND, self.stopped_terminal()
+        self.command, sink = COMMAND_WITH_TIME_FOR_SIGNALS, self.stopped_terminal()
         programs = {number: self.start(stdout=sink, stderr=sink) for number in (signal.SIGINT, signal.SIGTERM)}
         for number, program in programs.items():
             program.process.send_signal(number)

@@ -4,7 +4,6 @@ The cases are forks of one interpreter that has imported the command line, becau
 minute; their streams are what an interpreter makes of the descriptors.
 """
 
-import contextlib
 import json
 import os
 import select
@@ -37,7 +36,7 @@ LINES = (
 CONDITIONS = ("no input", "null input", "full output", "no output", "closed pipe", "no streams", "no home")
 
 RUNNER = """
-import importlib, json, os, pkgutil, sys
+import importlib, json, os, pkgutil, signal, sys
 
 import deepseek_cursor_proxy
 from deepseek_cursor_proxy.__main__ import main
@@ -81,9 +80,10 @@ for line in sys.stdin:
     case = json.loads(line)
     os.chdir(case["folder"])
     if pid := os.fork():
-        print(json.dumps({"pid": pid}), flush=True)
-        print(json.dumps({"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}), flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     else:
+        # The end of one that hangs.
+        signal.alarm(60)
         run(**case)
         sys.exit(main())
 """
@@ -112,21 +112,14 @@ class TestCommandStreams(unittest.TestCase):
                 with self.subTest(line, condition=condition):
                     self.check(folder, line, condition, code)
 
-    def run_case(self, runner: "subprocess.Popen[str]", case: dict[str, Any]) -> int | None:
+    def run_case(self, runner: "subprocess.Popen[str]", case: dict[str, Any]) -> int:
         assert runner.stdin is not None
         assert runner.stdout is not None
         runner.stdin.write(json.dumps(case) + "\n")
         runner.stdin.flush()
-        pid = json.loads(runner.stdout.readline())["pid"]
-        is_over = bool(select.select([runner.stdout], [], [], 20)[0])
-        if not is_over:
-            # It may have ended just now.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
-        code = json.loads(runner.stdout.readline())["code"]
-        return int(code) if is_over else None
+        return int(runner.stdout.readline())
 
-    def check(self, folder: Path, line: str, condition: str, code: int | None) -> None:
+    def check(self, folder: Path, line: str, condition: str, code: int) -> None:
         errors = (folder / "errors").read_text(encoding="utf-8")
         self.assertIn(code, (0, 1, 2), errors)
         if line.startswith("service"):
@@ -173,7 +166,7 @@ def _run_in_terminal(line: str, home: str) -> tuple[int, str]:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [sys.executable, "-m", "deepseek_cursor_proxy", *line.split()], environment)
-    text, deadline = b"", time.monotonic() + 20
+    text, deadline = b"", time.monotonic() + 60
     try:
         while time.monotonic() < deadline:
             if not select.select([terminal], [], [], 0.1)[0]:

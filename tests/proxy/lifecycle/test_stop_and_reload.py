@@ -29,7 +29,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
 from tests.support.harness import RunningProxy, read_reply, request_bytes
 from tests.support.polling import wait_until
-from tests.support.program import COMMAND, ENDLESS_GRACE, PATIENCE, ServeTest, address
+from tests.support.program import COMMAND, COMMAND_WITH_TIME_FOR_SIGNALS, ENDLESS_GRACE, PATIENCE, ServeTest, address
 from tests.support.tunnel_stand_in import OK, TunnelProgramTest
 from tests.unit.net.test_wait import systems
 
@@ -218,6 +218,7 @@ class StopTest(RunningTest):
 class SecondSignalTest(RunningTest, TunnelProgramTest):
     def test_two_signals_within_a_fifth_of_a_second_count_as_one(self) -> None:
         """GNU timeout signals the process, and then the group it is in."""
+        self.command = COMMAND_WITH_TIME_FOR_SIGNALS
         fake = self.pausing_fake("Here it is, whole.")
         process, welcome = self.serve("--base-url", fake.url, *ENDLESS_GRACE)
         response = self.stream(welcome)

@@ -9,13 +9,14 @@ from typing import Any
 
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek, Step
 from tests.proxy.load import test_hostile_clients as hostile
-from tests.proxy.load.test_hostile_clients import MUCH_PATIENCE, STREAM
+from tests.proxy.load.test_hostile_clients import MUCH_PATIENCE
 from tests.support.harness import RawReply, RunningProxy, read_reply, request_bytes
 from tests.support.polling import wait_until
 from tests.support.width import width
 
 setUpModule = hostile.setUpModule
 
+STREAM: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 PLAIN = {**STREAM, "stream": False}
 
 
