@@ -88,7 +88,7 @@ class FakeDeepSeek:
         self.runs_server_tools = True
         # The forms in which calls are handed on as text, one after another, by a server that does not decode them.
         self.leaks: Iterator[leaks.Form] | None = None
-        # How long a connection may be unused; None for any time.
+        # How long a connection may be unused after a request; None for any time.
         self.idle_seconds: float | None = None
         self._rules = rules
         self._responder = responder or (lambda payload: Answer(reasoning="Thinking about it.", content="Hello."))
@@ -251,12 +251,14 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Server
+    is_used = False
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
 
     def handle_one_request(self) -> None:
-        self.connection.settimeout(self.server.fake.idle_seconds)
+        self.connection.settimeout(self.server.fake.idle_seconds if self.is_used else None)
+        self.is_used = True
         super().handle_one_request()
 
     def do_GET(self) -> None:

@@ -43,7 +43,7 @@ class FakeCase(unittest.TestCase):
 
     def use(self, **how: Any) -> FakeDeepSeek:
         self.fake = self.enterContext(FakeDeepSeek(**how))
-        self.connection = http.client.HTTPConnection(self.fake.url.removeprefix("http://"), timeout=5)
+        self.connection = http.client.HTTPConnection(self.fake.url.removeprefix("http://"), timeout=30)
         self.addCleanup(self.connection.close)
         return self.fake
 

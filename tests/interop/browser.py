@@ -26,7 +26,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 PACKAGE = "@sparticuz/chromium@147.0.0"
 SCRIPT = Path(__file__).parent / "node" / "unpack_chromium.mjs"
 UNPACK_SECONDS = 60
-PATIENCE_MS = 15_000
+PATIENCE_MS = 60_000
 # Nobody but our page runs in it, and CI has neither a sandbox for it nor a graphics card.
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--font-render-hinting=none")
 WIDE, NARROW = (1440, 900), (360, 740)

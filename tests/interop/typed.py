@@ -10,9 +10,11 @@ import json
 import re
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from pydantic import TypeAdapter, ValidationError
 
+from deepseek_cursor_proxy.upstream import response
 from tests.fake_deepseek import Answer
 from tests.interop.command_line import ClientCase, Json
 
@@ -73,8 +75,8 @@ def _told(error: ValidationError) -> str:
     return "\n".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}: {each['input']!r}" for each in told or wrong)
 
 
-# An end that waits for DeepSeek to close its connection takes five seconds, and no answer here as many.
-SECONDS = 4.0
+# No answer here takes as long, and an end that waits for DeepSeek to close its connection takes longer.
+SECONDS, SECONDS_TO_CLOSE = 30.0, 3600.0
 
 # Outer whitespace, escapes, letters beyond ASCII and beyond 16 bits: what gets lost on the way.
 THOUGHT = '\n Rain?\t"für" 雨 🌧 \\n </think> \n'
@@ -86,6 +88,7 @@ class RecordedCase(ClientCase):
     def setUp(self) -> None:
         super().setUp()
         self.recorders: list[Recording] = []
+        self.enterContext(mock.patch.object(response, "_USAGE_SECONDS", SECONDS_TO_CLOSE))
 
     def tearDown(self) -> None:
         self.stop_proxy()

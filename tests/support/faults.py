@@ -47,6 +47,9 @@ class FaultTestCase(SocketTestCase):
 
     def scripted_proxy(self, plays: Sequence[ScriptedReply], **settings: Any) -> "tuple[RunningProxy, RawUpstream]":
         def respond(request: bytes) -> ScriptedReply:
+            if request.startswith(b"GET /healthz"):
+                # A stranger: another test, in another process, waits for a proxy at a port that was free just now.
+                return ScriptedReply.of(b"")
             payload = json.loads(request.partition(b"\r\n\r\n")[2])
             return plays[int(payload["messages"][-1]["content"])]
 

@@ -24,7 +24,8 @@ from tests.fake_deepseek import FakeDeepSeek
 from tests.support.cursor import CursorClient
 from tests.support.histories import TOOLS
 
-PATIENCE = 10.0
+# Less than a heartbeat, by which the proxy notices anyway that a client has left.
+PATIENCE = 14.0
 
 
 class RunningProxy:

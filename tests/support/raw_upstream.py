@@ -86,11 +86,13 @@ class RawServer:
             thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            self.serve(sock)
-        with self._lock:
-            self._open.discard(sock)
-            sock.close()
+        try:
+            with contextlib.suppress(OSError):
+                self.serve(sock)
+        finally:
+            with self._lock:
+                self._open.discard(sock)
+                sock.close()
 
     def hang(self, sock: socket.socket) -> None:
         """Send nothing until the client closes; one that sends another request here is closed, too."""

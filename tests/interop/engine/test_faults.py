@@ -32,8 +32,9 @@ from tests.support.width import width
 # How long an outage lasts.
 OUTAGE_SECONDS = width(2.0, 5.0)
 # A request may connect (0.25 s), look up twice (0.1 s) and write (0.25 s) before the engine is known to be down, and
-# may do so again for the turn it records. The rest is for a busy machine: on a quiet one no answer took 0.4 s.
-MOST_SECONDS = 2.0
+# may do so again for the turn it records. The rest is for a busy machine: on a quiet one no answer took 0.4 s, on one
+# core with two other programs 3.3 s. Answers that wait for the end of an outage fail `wait_for_turns`.
+MOST_SECONDS = 8.0
 # What the proxies print.
 BACK, GONE, WRITTEN, COMPLETED = "is available again", "is not available", "has what waited for it", " completed "
 
@@ -82,8 +83,11 @@ class FaultCase(unittest.TestCase):
         flags = ("--store", url, *flags)
         self.proxies = [Proxy(self.stack, self.fake.url, *flags) for _ in range(count)]
         for proxy in self.proxies:
-            # The first request loads what all need; it is not what is measured.
-            self.assertTrue(Chat(next(self.numbers)).go_on(proxy.url))
+            self.warm_up(proxy)
+
+    def warm_up(self, proxy: Proxy) -> None:
+        """The first request loads what all need; it is not what is measured."""
+        self.assertTrue(Chat(next(self.numbers)).go_on(proxy.url))
 
     @contextmanager
     def load(self, chats: int = 4) -> Iterator[None]:
@@ -225,6 +229,7 @@ class TestOneServer(FaultCase):
                 self.proxies = self.proxies[1:]
                 self.wait_for_turns()
                 victim.start()
+                self.warm_up(victim)
                 self.proxies = [*self.proxies, victim]
                 self.wait_for_turns()
         self.check()

@@ -17,7 +17,7 @@ from tests.support.generated_conversations import Conversation
 
 # A lookup is tried twice, a write once, each perhaps after a connect; a request has a few of them before the breaker
 # opens, and the fake answers at once.
-MOST_SECONDS = 3.0
+MOST_SECONDS = 8.0
 
 
 class Server:

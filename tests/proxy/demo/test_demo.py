@@ -11,6 +11,7 @@ from deepseek_cursor_proxy.cli import demo
 from deepseek_cursor_proxy.cli.demo import MISSING_REASONING, ReceivedRequest, SmallDeepSeek
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from tests.support.polling import PATIENCE
 
 
 class Terminal(io.StringIO):
@@ -38,7 +39,7 @@ class DemoCase(unittest.TestCase):
     def assert_no_thread_was_left(self, before: set[threading.Thread]) -> None:
         for thread in set(threading.enumerate()) - before:
             # Whoever serves a closed connection may need a moment to notice.
-            thread.join(5)
+            thread.join(PATIENCE)
             self.assertFalse(thread.is_alive(), thread)
 
 

@@ -5,7 +5,6 @@ import errno
 import gzip
 import json
 import socket
-import threading
 import zlib
 from dataclasses import replace
 from http.server import HTTPServer
@@ -13,13 +12,14 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.api.routes import App
-from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
+from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest, Peer
+from deepseek_cursor_proxy.net.wait import wait_until_client_reads
 from deepseek_cursor_proxy.proxy import ROUTES
 from deepseek_cursor_proxy.server import connections
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from tests.fake_deepseek import Answer, Failure
 from tests.support.features import needs
-from tests.support.harness import RunningProxy, SocketTestCase, read_reply, read_to_the_end, request_bytes
+from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, read_to_the_end, request_bytes
 
 BODY = {"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -160,16 +160,22 @@ class TestConnections(HttpTestCase):
                 DeepSeekProxyServer(proxy.address).server_close()
 
     def test_a_slow_but_steady_reader_gets_everything(self) -> None:
-        proxy = self.proxy(write_timeout=0.25)
+        """Each of its reads may take as long as the timeout, and all of them together longer."""
+        proxy, waits = self.proxy(write_timeout=7.0), list[float]()
+
+        def wait(client: Peer, seconds: float) -> bool:
+            waits.append(seconds)
+            return wait_until_client_reads(client, PATIENCE)
+
         self.fake.answer(Answer(content="x" * 8_000_000, piece=1_000_000))
-        sock = self.connect(proxy, request_bytes(BODY))
-        size, pause = 0, threading.Event()
-        while size < 8_000_000:
-            received = sock.recv(500_000)
-            self.assertTrue(received, "cut off")
-            size += len(received)
-            # Slower in all than the timeout, never as long between two reads.
-            pause.wait(0.02)
+        with mock.patch.object(connections, "wait_until_client_reads", wait):
+            sock, size = self.connect(proxy, request_bytes(BODY)), 0
+            while size < 8_000_000:
+                received = sock.recv(500_000)
+                self.assertTrue(received, "cut off")
+                size += len(received)
+        self.assertEqual({7.0}, {*waits})
+        self.assertGreater(len(waits), 1)
 
     def test_http_1_0_gets_its_stream_unchunked_until_the_end(self) -> None:
         sock = self.connect(self.proxy())
@@ -181,10 +187,8 @@ class TestConnections(HttpTestCase):
         self.assert_closed(sock)
 
     def test_slow_heads_get_408_and_idle_connections_are_closed(self) -> None:
-        proxy = self.proxy(header_timeout=0.1, idle_timeout=0.1)
-        idle = self.connect(proxy)
-        self.assert_closed(idle)
-        self.assertEqual(408, self.round_trip(proxy, b"GET / HT")[0])
+        self.assert_closed(self.connect(self.proxy(idle_timeout=0.1)))
+        self.assertEqual(408, self.round_trip(self.proxy(header_timeout=0.1), b"GET / HT")[0])
 
 
 class TestUnexpected(HttpTestCase):

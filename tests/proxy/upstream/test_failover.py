@@ -1,11 +1,17 @@
 """Several upstreams: one that fails is followed by the next, as long as the client has nothing of an answer."""
 
+import contextlib
 import json
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
+from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.features.traces.trace import explain
+from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Step
 from tests.support.harness import PATIENCE, chat_body, read_reply, read_until, request_bytes
 from tests.support.histories import TOOLS, tool_calls
@@ -20,6 +26,19 @@ RESULT = {"role": "tool", "tool_call_id": CALL.id, "content": "ok"}
 NEVER = Raw(b"", then_stall=True)
 CUT = Raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
 WAITING = Raw(CUT.data + b": keep-alive\n\n")
+
+
+@contextlib.contextmanager
+def impatient_with_main() -> Iterator[None]:
+    """Responses of the first upstream have a short deadline; the next one may be late on a busy machine."""
+    init = UpstreamResponse.__init__
+
+    def new(response: UpstreamResponse, connection: Any, pool: Any, config: ProxyConfig, peer: Any, to: Any) -> None:
+        config = replace(config, request_timeout=0.2) if "main" in to.name else config
+        init(response, connection, pool, config, peer, to)
+
+    with mock.patch.object(UpstreamResponse, "__init__", new):
+        yield
 
 
 def forever(step: Step) -> FakeDeepSeek:
@@ -63,8 +82,9 @@ class TestFailures(UpstreamsTestCase):
                 with self.subTest(name, stream=stream), forever(step) as main:
                     self.spare.forget()
                     is_silent = step in (NEVER, WAITING)
-                    proxy = self.behind(self.tables(main=main), request_timeout=0.5 if is_silent else PATIENCE)
-                    reply = self.ask(proxy, stream=stream)
+                    proxy = self.behind(self.tables(main=main))
+                    with impatient_with_main() if is_silent else contextlib.nullcontext():
+                        reply = self.ask(proxy, stream=stream)
                     self.assertEqual((moves, moves), (reply.status == 200, HELLO.encode() in reply.body))
                     self.assertEqual([1, int(moves)], self.counts(main, self.spare))
 
@@ -175,7 +195,7 @@ class TestStickiness(UpstreamsTestCase):
         proxy = self.behind(tables)
         self.main.answer(Answer(stall_after=2))
         with self.connect(proxy, {**chat_body("one"), "stream": True}) as sock:
-            self.main.stalls.get(timeout=5)
+            self.main.stalls.get(timeout=PATIENCE)
             self.assertEqual(HELLO, self.ask(proxy, "two").text)
             self.main.release.set()
             read_reply(sock)

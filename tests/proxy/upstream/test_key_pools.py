@@ -4,7 +4,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from tests.fake_deepseek import Answer, Failure, FakeDeepSeek
-from tests.support.harness import RunningProxy, chat_body, read_reply, request_bytes
+from tests.support.harness import PATIENCE, RunningProxy, chat_body, read_reply, request_bytes
 from tests.support.upstreams import UpstreamsTestCase, failing
 
 ONE, TWO, THREE = "sk-owner-one-aaaaaaaaaaaa", "sk-owner-two-bbbbbbbbbbbb", "sk-owner-three-cccccccccc"
@@ -34,7 +34,7 @@ class TestKeyPools(KeysTestCase):
         self.main.answer(*[Answer(stall_after=2)] * 3)
         socks = [self.connect(proxy, {**chat_body(f"chat {at}"), "stream": True}) for at in range(3)]
         for _ in socks:
-            self.main.stalls.get(timeout=5)
+            self.main.stalls.get(timeout=PATIENCE)
         self.main.release.set()
         for sock in socks:
             read_reply(sock)
@@ -47,7 +47,7 @@ class TestKeyPools(KeysTestCase):
         proxy = self.pooled("POOL", "MORE")
         self.main.answer(Answer(stall_after=2))
         sock = self.connect(proxy, {**chat_body("busy"), "stream": True})
-        self.main.stalls.get(timeout=5)
+        self.main.stalls.get(timeout=PATIENCE)
         self.ask(proxy, "chat")
         self.main.release.set()
         read_reply(sock)

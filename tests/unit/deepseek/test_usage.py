@@ -2,7 +2,8 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.deepseek.usage import Tokens, add_usage, read_usage
+from deepseek_cursor_proxy.conversation import Delta
+from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs, Tokens, add_usage, read_usage
 
 
 class TestUsage(unittest.TestCase):
@@ -47,3 +48,14 @@ class TestUsage(unittest.TestCase):
                 json.loads(json.dumps(total, allow_nan=False))
                 self.assertTrue(0 <= total["prompt_tokens"] <= 10**18, total)
                 self.assertGreaterEqual(total["details"]["cost"], 1.5)
+
+    def test_a_damaged_log_probability_ends_the_list(self) -> None:
+        """Without it "\\nx" is found in "\\n\\nx", and the second line end gets the number of the first."""
+        collected, number = TokenLogprobs(), {"logprob": -0.5}
+        for text, entry in (("\n", number), ("\n", {"logprob": None}), ("x", number)):
+            tokens = [{"token": text, "bytes": list(text.encode()), **entry}]
+            collected.add(Delta(chunk={"choices": [{"logprobs": {"content": tokens, "reasoning_content": 5}}]}))
+        self.assertEqual(([{"token": "\n", "logprob": -0.5, "bytes": [10]}], []), (collected.text, collected.reasoning))
+        collected.clear()
+        collected.add(Delta(chunk={"choices": [{"logprobs": {"reasoning_content": [{"token": "x", **number}]}}]}))
+        self.assertEqual(([], [{"token": "x", "logprob": -0.5, "bytes": [120]}]), (collected.text, collected.reasoning))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.storage import database
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
@@ -178,6 +179,8 @@ class TestFaults(StoreTestCase):
         self.assertEqual({}, store.find([key(1)]))
 
     def test_a_reasoning_that_sqlite_refuses_stays_pending_until_it_is_written(self) -> None:
+        # What the other does to the file takes as long as its disk; that is not the fault here.
+        self.enterContext(mock.patch.object(database, "_BUSY_SECONDS", PATIENCE))
         store = self.store(self.path)
         with closing(sqlite3.connect(self.path, isolation_level=None)) as other:
             other.execute("CREATE TRIGGER no BEFORE INSERT ON reasonings BEGIN SELECT raise(ABORT, 'no'); END")

@@ -1,5 +1,6 @@
 """Several choices of one request: one call each, one answer."""
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ class TestChoices(SocketTestCase):
         """The other is not accepted before the first has ended, and the client gets nothing before that."""
         self.fake.answer(*[Answer(content="x" * 40, piece=1, pause=0.001)] * 2)
         with mock.patch.object(choices, "_MOST_WAITING", 2):
-            proxy = self.proxy(max_upstream_calls=1, queue_timeout=5)
+            proxy = self.proxy(max_upstream_calls=1, queue_timeout=PATIENCE / 2)
             reply = self.round_trip(proxy, request_bytes({**BODY, "n": 2, "stream": True}))
         self.assertEqual((200, 80), (reply.status, reply.body.count(b'"content":"x"')))
 
@@ -133,6 +134,13 @@ class TestChoices(SocketTestCase):
             while not reply.endswith(b"0\r\n\r\n"):
                 reply = reply[-5:] + sock.recv(1 << 20)
         self.assertLessEqual(max(sizes), 5)
+
+    def test_choices_without_descriptors_are_told_to_come_again(self) -> None:
+        """The client's own connection took the last one."""
+        proxy = self.proxy()
+        with mock.patch.object(choices, "Wakeup", side_effect=OSError(errno.EMFILE, "")):
+            reply = self.round_trip(proxy, BODY)
+        self.assertEqual((503, "1"), (reply.status, reply.headers["retry-after"]))
 
     def test_choices_without_threads_to_run_them_release_their_slots(self) -> None:
         proxy = self.proxy()

@@ -202,7 +202,8 @@ class TestFaults(PassthroughTestCase):
                     status, _, answer = self.ask(body, self.passing(request_timeout=timeout, retry_budget=5))
                     self.assertEqual(expected, status)
                     self.assertNotIn("DeepSeek", json.loads(answer)["error"]["message"])
-        self.assertEqual(9, len(self.other.seen))
+        # One that is given up after a tenth of a second may be read later.
+        wait_until(lambda: len(self.other.seen) == 9)
 
     def test_an_unreachable_route_is_an_error_that_names_the_setting(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:

