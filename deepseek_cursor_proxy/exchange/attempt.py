@@ -273,35 +273,23 @@ def read_stream(response: StreamedResponse, read: Read, record_sent: Callable[[]
             if isinstance(piece, Heartbeat):
                 yield ParsedEvents([piece])
                 continue
-            for part in (piece,) if has_begun else _split_first_event(piece):
-                events = read(part)
-                if events.is_progress:
-                    response.note_progress()
-                elif events.batch or part.isspace():
-                    # Nothing but comments and blank lines.
-                    response.note_keep_alive()
-                if events.must_store_first:
-                    if events.early_count:
-                        yield events.take_early()
-                    record_sent()
-                yield events
-                if events.is_done or events.problem:
-                    return
-                if not has_begun:
-                    # After comments, or after a part of it, the first event is still to come.
-                    has_begun = events.is_progress
-                    record_sent()
-
-
-def _split_first_event(data: bytes) -> tuple[bytes, ...]:
-    """The first event and, if there is any, the rest; comments, which DeepSeek sends to queued calls, go with it."""
-    start = 0
-    while data.startswith(b":", start) and (end := data.find(b"\n\n", start)) >= 0:
-        start = end + 2
-    end = data.find(b"\n\n", start)
-    if end < 0 or end + 2 == len(data):
-        return (data,)
-    return data[: end + 2], data[end + 2 :]
+            events = read(piece)
+            if events.is_progress:
+                response.note_progress()
+            elif events.batch or piece.isspace():
+                # Nothing but comments and blank lines.
+                response.note_keep_alive()
+            if events.must_store_first:
+                if events.early_count:
+                    yield events.take_early()
+                record_sent()
+            yield events
+            if events.is_done or events.problem:
+                return
+            if not has_begun:
+                # After comments, or after a part of it, the first event is still to come.
+                has_begun = events.is_progress
+                record_sent()
 
 
 def read_whole(response: UpstreamResponse, read_answer: Callable[[Mapping[str, Any]], list[Delta]]) -> UpstreamEvents:

@@ -170,14 +170,13 @@ Connect = Callable[[Origin, Peer | None], Connection]
 
 
 class ConnectionPool:
-    """Called by any thread; the lock protects `_idle`. Connections are opened and closed outside it."""
+    """Called by any thread; the lock protects all fields. Connections are opened and closed outside it."""
 
     def __init__(self, connect: Connect, most_idle: int = _IDLE_CONNECTIONS) -> None:
         self._connect = connect
         self._most_idle = most_idle
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._is_closed = False
 
     def take(self, origin: Origin, peer: Peer | None = None, *, is_new: bool = False) -> Connection:
         """A live connection to the origin, pooled or new; raises as `connect`."""
@@ -195,15 +194,13 @@ class ConnectionPool:
         connection.idle_since, connection.idle_since_wall = time.monotonic(), time.time()
         with self._lock:
             self._idle.append(connection)
-            allowed = 0 if self._is_closed else self._most_idle
-            excess = self._idle[: max(0, len(self._idle) - allowed)]
-            del self._idle[: len(excess)]
-        for connection in excess:
-            connection.close()
+            excess = self._idle.pop(0) if len(self._idle) > self._most_idle else None
+        if excess is not None:
+            excess.close()
 
     def close(self) -> None:
         with self._lock:
-            self._is_closed = True
+            self._most_idle = 0
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()

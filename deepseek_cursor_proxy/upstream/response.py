@@ -80,6 +80,8 @@ class UpstreamResponse:
         # While it streams: when progress and the last keep-alive came, and when the silence after them is too long.
         self._progress_at = self._keep_alive_at = self._give_up_at = 0.0
         self._has_progressed = False
+        # The first event is read alone and at once: hundreds may have arrived with it.
+        self._awaits_first_event = False
         self._is_closed = False
         self.slot: Slot | None = None
         # Takes the owner's key out of the body, if the call was made with one; see hide.
@@ -89,7 +91,8 @@ class UpstreamResponse:
 
     def read_head(self) -> None:
         """Read the head, after interim ones (100, 102, 103); OSError, TimeoutError or ValueError when there is none."""
-        receive = partial(self._connection.receive, Deadline.after(self._config.request_timeout), self._peer)
+        until = time.monotonic() + self._config.request_timeout
+        receive = partial(self._connection.receive, until, self._peer)
         # What was received, but not given to the decoder of the body yet.
         self._unread = b""
         for _ in range(_MOST_INTERIM_RESPONSES + 1):
@@ -152,10 +155,9 @@ class UpstreamResponse:
         return b""
 
     def read(self, limit: int = _MAX_ANSWER_BYTES, max_seconds: float = math.inf) -> bytes:
-        for item in self.read_with_heartbeats(limit, max_seconds):
-            if isinstance(item, bytes):
-                return item
-        raise AssertionError
+        *_, body = self.read_with_heartbeats(limit, max_seconds)
+        assert isinstance(body, bytes)
+        return body
 
     def read_with_heartbeats(
         self, limit: int = _MAX_ANSWER_BYTES, max_seconds: float = math.inf
@@ -165,22 +167,22 @@ class UpstreamResponse:
         decoder, has_begun = self._open_decoder(limit), False
         timeout = min(self._config.request_timeout, max_seconds)
         now = time.monotonic()
-        deadline = Deadline(now + timeout)
+        until = now + timeout
         # A refusal is not queued.
         queued_until = now + (self._config.max_queue_seconds if max_seconds == math.inf else 0.0)
         while not self._is_ended:
-            data = self._next(deadline)
+            data = self._next(until)
             if data is None:
                 is_queued = pieces and not has_begun and time.monotonic() >= queued_until
                 raise self._queue_error() if is_queued else self._silent_error()
             for piece in self._decode(decoder, data):
                 pieces.append(piece)
                 if not has_begun and piece.isspace():
-                    deadline = max(deadline, Deadline(min(time.monotonic() + timeout, queued_until)))
+                    until = max(until, min(time.monotonic() + timeout, queued_until))
                     yield Heartbeat()
                 elif not has_begun:
                     # Once: DeepSeek has the whole answer before its first byte, so a byte now and then is no progress.
-                    has_begun, deadline = True, Deadline.after(timeout)
+                    has_begun, until = True, time.monotonic() + timeout
         if pieces and decoder is not None and not decoder.is_complete:
             raise UpstreamDropped(f"{self.destination.name}'s answer was cut off (it ends inside its compression).")
         yield b"".join(pieces)
@@ -188,7 +190,7 @@ class UpstreamResponse:
     def pieces(self) -> Generator[bytes, None, None]:
         decoder = self._open_decoder(_MAX_STREAM_BYTES)
         while not self._is_ended:
-            data = self._next(min(Deadline.after(self._config.request_timeout), self._end_by))
+            data = self._next(min(time.monotonic() + self._config.request_timeout, self._end_by))
             if data is None or time.monotonic() >= self._end_by:
                 raise self._silent_error()
             yield from self._decode(decoder, data)
@@ -214,6 +216,7 @@ class UpstreamResponse:
         interval, timeout = self._config.heartbeat_interval, self._config.request_timeout
         self._progress_at = self._keep_alive_at = heartbeat_from = time.monotonic()
         self._give_up_at = self._progress_at + timeout
+        self._awaits_first_event = True
         while not self._is_ended:
             if self._has_progressed:
                 # Only now, so that the delay of a slow client is not counted as DeepSeek's silence.
@@ -247,7 +250,7 @@ class UpstreamResponse:
 
     def note_progress(self) -> None:
         """Record that the last piece was progress."""
-        self._has_progressed = True
+        self._has_progressed, self._awaits_first_event = True, False
 
     def end_soon(self) -> None:
         """Have the stream of a complete answer end soon."""
@@ -256,13 +259,14 @@ class UpstreamResponse:
     def _next(self, until: float) -> bytes | None:
         """The next bytes without framing (perhaps b""); None if nothing arrives before `until`."""
         try:
-            if self._unread:
-                data: bytes | None = self._unread
-                self._unread = b""
-            else:
-                data = self._connection.receive(until, self._peer)
+            data = self._unread or self._connection.receive(until, self._peer)
+            self._unread = b""
             if data is None:
                 return None
+            if self._awaits_first_event and (at := data.find(b"data:")) >= 0 and (end := data.find(b"\n\n", at)) >= 0:
+                # With the keep-alives before it, and the end of its chunk.
+                end += 4 if data.startswith(b"\r\n", end + 2) else 2
+                data, self._unread = data[:end], data[end:]
             if not data:
                 self._body.end()
                 self._is_ended, self._keeps_alive = True, False

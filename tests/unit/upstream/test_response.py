@@ -74,6 +74,25 @@ class TestUpstreamResponse(unittest.TestCase):
         with closing(found.stream()) as stream:
             self.assertEqual([b"one", Heartbeat()], [next(stream), next(stream)])
 
+    def test_the_first_event_goes_alone_and_a_keep_alive_is_none(self) -> None:
+        """The first waited until everything that had arrived with it was parsed."""
+        keep_alive, events = b": keep-alive\n\n", [b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n"]
+        whole = b"".join([keep_alive, *events])
+        plain = CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(whole))
+        for head, body in (
+            (CHUNKED, b"".join(map(chunk, [keep_alive, *events])) + END),
+            (CHUNKED, chunk(whole) + END),
+            (plain, whole),
+        ):
+            found = self.respond(head=head + body)
+            pieces = []
+            for piece in found.stream():
+                pieces.append(piece)
+                found.note_progress()
+            with self.subTest(body):
+                self.assertEqual([keep_alive + events[0], b"".join(events[1:])], pieces)
+                self.assertEqual((True, True), self.close(found))
+
     def test_a_silent_stream_has_heartbeats(self) -> None:
         found = self.respond(chunk(b"one"), None, chunk(b"two"), END)
         self.assertEqual([b"one", Heartbeat(), b"two"], list(found.stream()))
