@@ -4,6 +4,7 @@ What an API has for itself is in the folders `chats`, `responses` and `messages`
 """
 
 import gc
+import io
 import itertools
 import json
 import threading
@@ -20,11 +21,12 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, Failure, Raw
 from tests.proxy.faults.test_client_disconnects import WAYS
 from tests.support.apis import CHAT, MESSAGES, RESPONSES, Api, ApiTestCase, Json, each_api, each_form
-from tests.support.harness import PATIENCE, read_until, request_bytes
+from tests.support.harness import PATIENCE, read_next_reply, read_until, request_bytes
 from tests.support.hostile_requests import nested
 from tests.support.polling import wait_until
 from tests.support.raw_streams import EVENT_STREAM
 from tests.support.resources import ResourceBaseline
+from tests.support.skipped_time import SkippedTime
 from tests.support.width import width
 
 CALL = Call("call_00_a1B2c3D4e5F6g7H8i9J0", "read_file", '{"path": "a.py", "n": 1.0}')
@@ -293,11 +295,24 @@ class TestBreaks(ApiTestCase):
         self.assertEqual(2, len(self.fake.seen))
 
 
+HEARTBEATS = {CHAT: b'"delta":{"content":""}', RESPONSES: b"event: response.in_progress", MESSAGES: b"event: ping"}
+
+
 class TestStreams(ApiTestCase):
     @each_api()
     def test_a_silent_stream_gets_heartbeats_and_then_an_error(self, api: Api) -> None:
         self.fake.answer(Answer(content="y", stall_after=0))
-        reply = self.ask(self.proxy(heartbeat_interval=0.03, request_timeout=0.25), api, stream=True)
+        with SkippedTime() as time:
+            proxy = self.proxy(heartbeat_interval=0.02, request_timeout=time.request_timeout)
+            with self.connect(proxy, api.request(stream=True)) as sock, sock.makefile("rb") as file:
+                lines = [file.readline()]
+                while sum(HEARTBEATS[api] in line for line in lines) < 4:
+                    lines.append(file.readline())
+                time.skip(time.request_timeout)
+                while lines[-2:] != [b"0\r\n", b"\r\n"]:
+                    self.assertLess(len(lines), 2000)
+                    lines.append(file.readline())
+        reply = self.reply(api, read_next_reply(io.BytesIO(b"".join(lines))))
         self.assertGreater(api.beats(reply.events), 2)
         self.assertTrue(api.failure(reply.events)["message"])
 

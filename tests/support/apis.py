@@ -332,7 +332,10 @@ class ApiTestCase(SocketTestCase):
         return super().proxy(store, **{"display_reasoning": "off", **settings})
 
     def send(self, proxy: RunningProxy, api: Api, data: bytes) -> ApiReply:
-        reply = ApiReply(*self.round_trip(proxy, data))
+        return self.reply(api, self.round_trip(proxy, data))
+
+    def reply(self, api: Api, raw: RawReply) -> ApiReply:
+        reply = ApiReply(*raw)
         reply.api = api
         return reply
 

@@ -21,6 +21,8 @@ WHOLE, REPORTED = "whole", "reported"
 class FaultTestCase(SocketTestCase):
     """A proxy in front of a RawUpstream; whatever that sends, nothing is raised or logged as an error."""
 
+    patience = PATIENCE
+
     def setUp(self) -> None:
         before = descriptors()
         self.addCleanup(lambda: wait_until(lambda: descriptors() <= before))
@@ -57,7 +59,7 @@ class FaultTestCase(SocketTestCase):
         return self.proxy(upstream_base_url=upstream.url, **settings), upstream
 
     def ask(self, sock: socket.socket, number: int = 0, *, stream: bool = True, **fields: Any) -> "Reply":
-        sock.settimeout(PATIENCE)
+        sock.settimeout(self.patience)
         sock.sendall(request_bytes(chat_body(str(number), model="deepseek-v4-pro", stream=stream, **fields)))
         reply = Reply(*read_reply(sock))
         self.assertEqual(stream and reply.status == 200, reply.is_stream, reply.headers)

@@ -1,22 +1,33 @@
 """Bounds on what an upstream can cost: time, memory, slots, and the privacy of TLS."""
 
+import contextlib
+import io
 import itertools
 import json
 import os
+import socket
 import threading
 import time
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.upstream import response
 from tests.support.faults import PATIENCE, REPORTED, WHOLE, FaultTestCase, Reply
-from tests.support.harness import RunningProxy, chat_body, read_reply, read_to_the_end, request_bytes
+from tests.support.harness import (
+    RunningProxy,
+    chat_body,
+    read_next_reply,
+    read_reply,
+    read_to_the_end,
+    read_until,
+    request_bytes,
+)
 from tests.support.polling import wait_until
 from tests.support.raw_replies import ANSWER, EVENTS, GOOD, JSON, SSE, STREAM_HEAD, TEXT, chunk, delta, event, head
-from tests.support.raw_upstream import CERTIFICATE, CLOSE, HANG, RESET, ScriptedReply
+from tests.support.raw_upstream import CERTIFICATE, CLOSE, HANG, RESET, RawUpstream, ScriptedReply
+from tests.support.skipped_time import SkippedTime
 from tests.support.traced_memory import traced_memory
 from tests.support.width import some, width
 
@@ -31,6 +42,11 @@ class TestTime(FaultTestCase):
     def repeating(
         self, start: bytes, drop: bytes, pause: float, seconds: float, *, stream: bool = True, **settings: Any
     ) -> Reply:
+        upstream = self.upstream_that_repeats(start, drop, pause, seconds)
+        proxy = self.proxy(upstream_base_url=upstream.url, **{"request_timeout": 0.15, **settings})
+        return self.ask(self.connect(proxy), stream=stream)
+
+    def upstream_that_repeats(self, start: bytes, drop: bytes, pause: float, seconds: float) -> RawUpstream:
         over = threading.Event()
         self.addCleanup(over.set)
 
@@ -40,9 +56,7 @@ class TestTime(FaultTestCase):
             while time.monotonic() < until and not over.wait(pause):
                 yield drop
 
-        upstream = self.upstream(lambda _: ScriptedReply(pieces()))
-        proxy = self.proxy(upstream_base_url=upstream.url, **{"request_timeout": 0.15, **settings})
-        return self.ask(self.connect(proxy), stream=stream)
+        return self.upstream(lambda _: ScriptedReply(pieces()))
 
     def test_what_trickles_before_an_answer_has_one_deadline(self) -> None:
         for name, start, drop, settings in (
@@ -61,17 +75,17 @@ class TestTime(FaultTestCase):
         blank = (b"\n", b"\n\n", b"data:\n\n", b"event: ping\n\n", b"x")
         drops = (b": keep-alive\n\n", *blank, b"data: null\n\n", b"data: 7\n\n", b"data: []\n\n", b'data: "x"\n\n')
 
-        def reply(drop: bytes) -> Reply:
-            settings = {"heartbeat_interval": 0.05, "request_timeout": 0.4, "max_queue_seconds": 0}
-            return self.trickling(STREAM_HEAD + EVENTS[2], drop, **settings)
-
-        with ThreadPoolExecutor(len(drops)) as pool:
-            replies = dict(zip(drops, pool.map(reply, drops), strict=True))
-        for drop, each in replies.items():
-            with self.subTest(drop):
-                self.assertEqual(("upstream_timeout", REPORTED), (each.error["code"], each.verdict))
-                # Our own sign of life went on meanwhile, and did not count as one of upstream's.
-                self.assertIn({"content": ""}, [event["choices"][0]["delta"] for event in each.chunks[1:-1]])
+        for drop in drops:
+            with self.subTest(drop), SkippedTime() as time:
+                upstream = self.upstream_that_repeats(STREAM_HEAD + EVENTS[2], drop, 0.01, PATIENCE)
+                settings: Any = {"request_timeout": time.request_timeout, "max_queue_seconds": 0}
+                proxy = self.proxy(upstream_base_url=upstream.url, heartbeat_interval=0.02, **settings)
+                sock = self.connect(proxy, request_bytes(_body(0), headers=["Connection: close"]))
+                # Our own sign of life goes on meanwhile, and does not count as one of upstream's.
+                seen = read_until(sock, b'"delta":{"content":""}')
+                time.skip(time.request_timeout)
+                reply = Reply(*read_next_reply(io.BytesIO(seen + read_to_the_end(sock))))
+                self.assertEqual(("upstream_timeout", REPORTED), (reply.error["code"], reply.verdict))
 
     def test_the_body_of_a_refusal_has_a_short_deadline(self) -> None:
         with mock.patch.object(response, "_ERROR_SECONDS", 0.05):
@@ -189,6 +203,9 @@ class TestSlots(FaultTestCase):
 class TestMemory(FaultTestCase):
     """What an upstream can make us hold, in megabytes of ours (its own bytes are not counted)."""
 
+    # Ten million lines, each allocation of which is counted, take eight seconds on a quick machine.
+    patience = 8 * PATIENCE
+
     def assert_bounded(self, data: ScriptedReply, *, stream: bool) -> None:
         proxy, _ = self.scripted_proxy([data])
         sock = self.connect(proxy)
@@ -247,84 +264,120 @@ APIS: dict[str, dict[str, Any]] = {
 }
 # What a client hears of a silent stream, by path.
 SIGNS = {"/v1/chat/completions": b'"content":""', "/v1/responses": b"response.in_progress", "/v1/messages": b"ping"}
-# How long no byte may come, which a busy machine must meet; and a queue that is longer, twice over.
-SILENCE, QUEUED = 0.5, 1.1
+BLANK = b"1\r\n \r\n"
 PLAIN_HEAD = head("Content-Type: application/json", "Transfer-Encoding: chunked")
 
 
-def queued(request: bytes, seconds: float = QUEUED, blank: bytes = b": keep-alive\n\n") -> Iterator[bytes]:
-    """Keep-alives for so long, then the answer."""
-    is_stream = json.loads(request.partition(b"\r\n\r\n")[2]).get("stream", False)
-    yield STREAM_HEAD if is_stream else PLAIN_HEAD
-    until, pause = time.monotonic() + seconds, threading.Event()
-    while time.monotonic() < until:
-        yield blank if is_stream else chunk(b"\n")
-        pause.wait(0.02)
-    yield b"".join(EVENTS) if is_stream else chunk(ANSWER) + b"0\r\n\r\n"
+class Queue:
+    """What an upstream does with calls that wait: keep-alives, and the answers once they `may_answer`.
+
+    While it is `slow`, time is skipped between two keep-alives of each call: in all four times the request timeout.
+    """
+
+    def __init__(self, skipped_time: SkippedTime, calls: int, blank: bytes) -> None:
+        self.may_answer, self.slow = threading.Event(), threading.Event()
+        self.slow.set()
+        self._time = skipped_time
+        self._blank = blank
+        self._is_over = False
+        self._round = threading.Barrier(calls, self._pass_time)
+
+    def _pass_time(self) -> None:
+        most = 4 * self._time.request_timeout
+        if self.slow.is_set() and self._time.skipped < most:
+            self._time.skip(self._time.request_timeout / 4)
+        self._is_over = self._time.skipped >= most and self.may_answer.is_set()
+
+    def reply(self, request: bytes) -> Iterator[bytes]:
+        is_stream = json.loads(request.partition(b"\r\n\r\n")[2]).get("stream", False)
+        yield STREAM_HEAD if is_stream else PLAIN_HEAD
+        # A proxy that waits for ever is found out as well.
+        until = time.monotonic() + PATIENCE
+        while not self._is_over and time.monotonic() < until:
+            yield self._blank if is_stream else chunk(b"\n")
+            self._round.wait(PATIENCE)
+            # Sooner than heartbeats, later than nothing: all that is to be seen is heartbeats between keep-alives.
+            threading.Event().wait(0.005)
+        yield b"".join(EVENTS) if is_stream else chunk(ANSWER) + b"0\r\n\r\n"
 
 
 class TestQueue(FaultTestCase):
-    def queueing(self, seconds: float = QUEUED, blank: bytes = b": keep-alive\n\n", **settings: Any) -> RunningProxy:
-        upstream = self.upstream(lambda request: ScriptedReply(queued(request, seconds, blank)))
-        settings = {"request_timeout": SILENCE, "heartbeat_interval": 0.1, **settings}
-        return self.proxy(upstream_base_url=upstream.url, **settings)
+    @contextlib.contextmanager
+    def queueing(
+        self, calls: int = 1, blank: bytes = b": keep-alive\n\n", **settings: Any
+    ) -> Iterator[tuple[RunningProxy, Queue]]:
+        with contextlib.ExitStack() as stack:
+            time = stack.enter_context(SkippedTime())
+            queue = Queue(time, calls, blank)
+            upstream = stack.enter_context(RawUpstream(lambda request: ScriptedReply(queue.reply(request))))
+            settings = {"request_timeout": time.request_timeout, "heartbeat_interval": 0.02, **settings}
+            yield self.proxy(upstream_base_url=upstream.url, **settings), queue
+
+    def ask_at(self, proxy: RunningProxy, path: str, **fields: Any) -> socket.socket:
+        headers = ["x-api-key: sk-test", "anthropic-version: 2023-06-01"] if "messages" in path else []
+        headers.append("Connection: close")
+        return self.connect(proxy, request_bytes({**APIS[path], **fields}, path=path, headers=headers))
 
     def told(self, proxy: RunningProxy, path: str, **fields: Any) -> tuple[int, bytes]:
-        headers = ["x-api-key: sk-test", "anthropic-version: 2023-06-01"] if "messages" in path else []
-        sock = self.connect(proxy, request_bytes({**APIS[path], **fields}, path=path, headers=headers))
-        sock.settimeout(30)
-        reply = read_reply(sock)
+        reply = read_reply(self.ask_at(proxy, path, **fields))
         return reply.status, reply.body
 
     def test_a_call_queued_for_longer_than_the_request_timeout_gets_its_answer(self) -> None:
-        proxy = self.queueing()
-        cases = [(path, stream) for path in APIS for stream in (True, False)]
-        with ThreadPoolExecutor(len(cases)) as pool:
-            replies = list(pool.map(lambda case: self.told(proxy, case[0], stream=case[1]), cases))
-        for (path, stream), (status, body) in zip(cases, replies, strict=True):
-            with self.subTest(path, stream=stream):
+        for path, stream in itertools.product(APIS, (True, False)):
+            with self.subTest(path, stream=stream), self.queueing() as (proxy, queue):
+                sock = self.ask_at(proxy, path, stream=stream)
+                seen = b""
+                for _ in range(3):
+                    seen += read_until(sock, SIGNS[path] if stream else BLANK)
+                queue.may_answer.set()
+                status, _, body = read_next_reply(io.BytesIO(seen + read_to_the_end(sock)))
                 self.assertEqual(200, status, body)
                 self.assertNotIn(b'"error":{', body)
                 if stream:
                     self.assertIn(TEXT[-2], body.decode())
-                    self.assertGreaterEqual(body.count(SIGNS[path]), 3, body)
                 else:
                     self.assertTrue(body.startswith(b"  "), body)
                     self.assertIn(TEXT, json.dumps(json.loads(body), ensure_ascii=False))
 
     def test_several_choices_of_a_queued_call_get_their_answers(self) -> None:
-        proxy, path = self.queueing(), "/v1/chat/completions"
-        with ThreadPoolExecutor(2) as pool:
-            replies = list(pool.map(lambda stream: self.told(proxy, path, n=2, stream=stream), (True, False)))
-        for stream, (status, body) in zip((True, False), replies, strict=True):
-            with self.subTest(stream=stream):
+        for stream in (True, False):
+            with self.subTest(stream=stream), self.queueing(calls=2) as (proxy, queue):
+                queue.may_answer.set()
+                status, body = self.told(proxy, "/v1/chat/completions", n=2, stream=stream)
                 self.assertEqual((200, True), (status, b"[DONE]" in body if stream else len(json.loads(body)) > 0))
                 self.assertNotIn(b'"error"', body)
 
     def test_blank_lines_count_as_keep_alives_of_a_queued_stream(self) -> None:
-        status, body = self.told(self.queueing(blank=b"\n"), "/v1/chat/completions", stream=True)
+        with self.queueing(blank=b"\n") as (proxy, queue):
+            queue.may_answer.set()
+            status, body = self.told(proxy, "/v1/chat/completions", stream=True)
         self.assertEqual((200, True, False), (status, b"[DONE]" in body, b'"error"' in body))
 
     def test_a_queue_beyond_the_patience_is_an_error_that_names_the_setting(self) -> None:
-        proxy, started = self.queueing(seconds=30.0, max_queue_seconds=0.3), time.monotonic()
-        with ThreadPoolExecutor(len(APIS)) as pool:
-            replies = list(pool.map(lambda path: self.told(proxy, path, stream=True), APIS))
-        for _, body in replies:
-            self.assertIn(b"in its queue", body)
-        self.assertLess(time.monotonic() - started, 20)
+        for path in APIS:
+            with self.subTest(path), self.queueing(max_queue_seconds=3 * PATIENCE) as (proxy, _):
+                _, body = self.told(proxy, path, stream=True)
+                self.assertIn(b"in its queue", body)
 
     def test_a_queued_call_without_keep_alives_times_out(self) -> None:
         upstream = self.upstream(lambda _: ScriptedReply([STREAM_HEAD, b": keep-alive\n\n"], "hang"))
-        proxy = self.proxy(upstream_base_url=upstream.url, request_timeout=SILENCE)
+        proxy = self.proxy(upstream_base_url=upstream.url, request_timeout=0.5)
         _, body = self.told(proxy, "/v1/chat/completions", stream=True)
         self.assertIn(b"went silent", body)
 
     def test_a_queued_plain_answer_that_fails_never_looks_complete(self) -> None:
         """The status is sent by then: a response fails in its own words, the others break off."""
-        proxy = self.queueing(seconds=30.0, max_queue_seconds=0.3)
-        status, body = self.told(proxy, "/v1/responses", stream=False)
+        seen = {}
+        for path in ("/v1/responses", "/v1/chat/completions"):
+            with self.queueing(max_queue_seconds=PATIENCE) as (proxy, queue):
+                queue.slow.clear()
+                sock = self.ask_at(proxy, path)
+                seen[path] = read_until(sock, BLANK)
+                queue.slow.set()
+                seen[path] += read_to_the_end(sock)
+        status, _, body = read_next_reply(io.BytesIO(seen.pop("/v1/responses")))
         self.assertEqual((200, "failed"), (status, json.loads(body)["status"]))
-        seen = read_to_the_end(self.connect(proxy, QUESTION))
-        self.assertTrue(seen.startswith(b"HTTP/1.1 200 OK"), seen)
-        self.assertFalse(seen.endswith(b"0\r\n\r\n"), seen)
-        self.assertNotIn(b"{", seen)
+        [cut_off] = seen.values()
+        self.assertTrue(cut_off.startswith(b"HTTP/1.1 200 OK"), cut_off)
+        self.assertFalse(cut_off.endswith(b"0\r\n\r\n"), cut_off)
+        self.assertNotIn(b"{", cut_off)
