@@ -29,19 +29,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import AccessKey, is_anthropic_key, is_credential, why_not_sendable
-from deepseek_cursor_proxy.errors import (
-    BadRequest,
-    Forbidden,
-    StartupError,
-    TooManyAttempts,
-    Unauthorized,
-    UpstreamFailed,
-    WrongKey,
-)
+from deepseek_cursor_proxy.config.values import ip_address
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.http1.own_hosts import Address, OwnHosts
 from deepseek_cursor_proxy.redaction import safe_text
@@ -100,11 +94,12 @@ class Access:
 
     def admit(self, request: HttpRequest) -> Caller:
         """The caller, if it is served; raises BadRequest, Unauthorized or TooManyAttempts. Reads no body."""
-        credential = _credential(request)
+        header = request.headers.get
+        credential = _credential(header("authorization"), header("x-api-key"), header("api-key"))
         if not is_credential(credential):
             whose = "an access key of this proxy" if self.held_key else "your DeepSeek key"
             why = "No API key. " + ("What came is not one, perhaps the example of a page. " if credential else "")
-            raise WrongKey(f"{why}Send {whose} as 'Authorization: Bearer KEY'.")
+            raise errors.WrongKey(f"{why}Send {whose} as 'Authorization: Bearer KEY'.")
         key = AccessKey.of(credential)
         caller = Caller(credential, key, request, self._named.get(key.digest))
         self.check(caller)
@@ -120,7 +115,7 @@ class Access:
             if caller.named is not None:
                 _check_expiry(caller.named)
         elif wait:
-            raise TooManyAttempts(
+            raise errors.TooManyAttempts(
                 f"Too many wrong keys came from where you are. Check the key that your client sends and wait {wait} s.",
                 retry_after=wait,
             )
@@ -139,7 +134,7 @@ class Access:
         key = self._environment.get(variable, "").strip()
         if reason := why_not_sendable(key):
             _log.error("%s of keys.%s: %s", variable, caller.named.name, reason)
-            raise UpstreamFailed(
+            raise errors.UpstreamFailed(
                 f"The environment variable {variable}, with the upstream's key for {caller.named.name}, holds no key "
                 "that can be sent. The owner must set it and restart the proxy.",
                 code="held_key_refused",
@@ -170,10 +165,10 @@ class Access:
         if not self._access_keys and self._state.pinned is not None and self._foreign_part(caller) is None:
             self.record_refused(caller)
 
-    def spend_refusal(self, caller: Caller) -> Unauthorized | Forbidden | None:
+    def spend_refusal(self, caller: Caller) -> errors.Unauthorized | errors.Forbidden | None:
         """Why this served caller may not spend a key of the owner; None if it may."""
         if (foreign := self._foreign_part(caller)) is not None:
-            return Forbidden(
+            return errors.Forbidden(
                 "This would spend a key of the proxy's owner, and the request came under a name that is not the "
                 f"proxy's ({safe_text(foreign)}). Use its IP address or localhost; behind a tunnel or reverse proxy, "
                 "the owner names that host in public_hosts."
@@ -182,12 +177,12 @@ class Access:
             return None
         pinned = self._state.pinned
         if pinned is None:
-            return Unauthorized(
+            return errors.Unauthorized(
                 "This model is called with a key of the proxy's owner, and no caller has proved to be the owner yet. "
                 "Ask a DeepSeek model first, or name your key in access_keys."
             )
         if not _is_among(caller.key, (pinned,)):
-            return Unauthorized(
+            return errors.Unauthorized(
                 "This model is called with a key of the proxy's owner, which only the first key that DeepSeek accepted "
                 "may spend. Use that key, or restart the proxy to use another one; the owner can name several in "
                 "access_keys."
@@ -205,13 +200,13 @@ class Access:
         """Accept this host name, of the tunnel that the proxy opened."""
         self._state.tunnel_host = host
 
-    def _unknown_key(self) -> Unauthorized:
+    def _unknown_key(self) -> errors.Unauthorized:
         if self._access_keys:
-            return WrongKey(
+            return errors.WrongKey(
                 "This key is not among the access keys of this proxy, or no longer. Check the key that your client "
                 "sends; the owner of the proxy names the keys it serves in access_keys and [keys]."
             )
-        return WrongKey(
+        return errors.WrongKey(
             "This proxy serves only the key that was used first since it started. Use that key, or restart the proxy "
             "to use another one; its owner can name several in access_keys."
         )
@@ -248,9 +243,8 @@ class _State:
         # The name of the tunnel that the proxy opened; its watcher thread assigns it.
         self.tunnel_host = ""
         self.has_warned_of_host = False
-        # Protects all fields below.
+        # Protects all fields below, which are also read without it.
         self._lock = threading.Lock()
-        # Also read without the lock.
         self.pinned: AccessKey | None = None
         self._accepted: OrderedDict[bytes, None] = OrderedDict()
         # By network, the moment at which its wrong keys are forgotten, and whether we have warned of them.
@@ -267,8 +261,7 @@ class _State:
         return is_pinned
 
     def has_accepted(self, key: AccessKey) -> bool:
-        with self._lock:
-            return key.digest in self._accepted
+        return key.digest in self._accepted
 
     def fail(self, client_ip: str) -> None:
         """Count a wrong key: each is forgotten _SECONDS_PER_FAILURE after the one before it."""
@@ -302,7 +295,7 @@ def _check_expiry(named: "NamedKey") -> None:
         return
     from deepseek_cursor_proxy.config.named_keys import format_moment
 
-    raise WrongKey(
+    raise errors.WrongKey(
         f"The key of {named.name} expired at {format_moment(named.expires)}. Ask the owner of the proxy for a new one.",
         code="key_expired",
     )
@@ -328,42 +321,37 @@ def _remember(known: OrderedDict[bytes, Any], name: bytes, value: Any, limit: in
 
 def _network(client_ip: str) -> bytes:
     """The address, or the /64 network of an IPv6 address, which one household or server has to itself."""
-    try:
-        address = ipaddress.ip_address(client_ip)
-    except ValueError:
-        return client_ip.encode()
+    address = ip_address(client_ip)
     if isinstance(address, ipaddress.IPv6Address):
         mapped = address.ipv4_mapped
         return address.packed[:8] if mapped is None else mapped.packed
-    return address.packed
+    return client_ip.encode() if address is None else address.packed
 
 
-def _credential(request: HttpRequest) -> str:
+# A client sends the same headers with every request.
+@lru_cache(32)
+def _credential(authorization: str | None, x_api_key: str | None, api_key: str | None) -> str:
     """The key of a request, "" without one; BadRequest when api-key, Azure's header, holds another key.
 
     Authorization and x-api-key may differ: Claude Code sends both when both of its variables are set. The bearer token
     wins, as at DeepSeek. A key of Anthropic never counts, so that it is never forwarded; WrongKey if there is no other.
     """
-    headers = request.headers
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    bearer = token.strip() if scheme.lower() == "bearer" else ""
-    azure = headers.get("api-key", "").strip()
-    given = list(filter(None, (bearer, headers.get("x-api-key", "").strip(), azure)))
+    scheme, _, token = (authorization or "").partition(" ")
+    bearer, azure = token.strip() if scheme.lower() == "bearer" else "", (api_key or "").strip()
+    given = list(filter(None, (bearer, (x_api_key or "").strip(), azure)))
     own = [key for key in given if not is_anthropic_key(key)]
     if given and not own:
-        raise WrongKey(
+        raise errors.WrongKey(
             "This is a key of Anthropic (sk-ant-…), which is never sent to DeepSeek. Set ANTHROPIC_AUTH_TOKEN to the "
             "key for this proxy, and unset ANTHROPIC_API_KEY."
         )
     if azure in own and own[0] != azure:
-        raise BadRequest("Two different keys, one of them in api-key. Send one key.", code="two_keys")
+        raise errors.BadRequest("Two different keys, one of them in api-key. Send one key.", code="two_keys")
     return own[0] if own else ""
 
 
 def _held_key(environment: Mapping[str, str]) -> str | None:
     key = environment.get(HELD_KEY, "").strip()
-    if key and not is_credential(key):
-        raise StartupError(f"{HELD_KEY} has a space or a character that is no visible ASCII; set it anew, or unset it")
-    if is_anthropic_key(key):
-        raise StartupError(f"{HELD_KEY} holds a key of Anthropic (sk-ant-…); set it to a DeepSeek key, or unset it")
+    if key and (problem := why_not_sendable(key)):
+        raise errors.StartupError(f"{HELD_KEY}: {problem}; set it to a DeepSeek key, or unset it")
     return key or None

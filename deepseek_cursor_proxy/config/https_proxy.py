@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from deepseek_cursor_proxy.config.values import is_loopback
+from deepseek_cursor_proxy.config.values import ip_address, is_loopback
 from deepseek_cursor_proxy.errors import StartupError
 
 # In curl's order.
@@ -68,7 +68,7 @@ def is_exempt(host: str, port: int, exemptions: str) -> bool:
 def _matches(entry: str, host: str, port: int) -> bool:
     if entry in ("", "*"):
         return entry == "*"
-    address = _address(host)
+    address = ip_address(host)
     if address is not None:
         with suppress(ValueError):
             return address in ipaddress.ip_network(entry, strict=False)
@@ -77,13 +77,6 @@ def _matches(entry: str, host: str, port: int) -> bool:
         return False
     name = name.strip("[]").removeprefix("*").lstrip(".")
     return bool(name) and (host == name or (address is None and host.endswith("." + name)))
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
 
 
 def _first(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, str]:

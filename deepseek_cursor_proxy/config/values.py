@@ -178,10 +178,16 @@ def is_private(url: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine."""
+    address = ip_address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is written as; None for a name."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
 
 
 def tunnel_address(key: str, value: Any, origin: str) -> str:

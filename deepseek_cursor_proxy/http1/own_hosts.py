@@ -13,12 +13,11 @@ have any name, but it never spends a key of the owner and never pins one. Accept
 X-Forwarded-Host and the like are ignored, because any client can send them. Ports are ignored too.
 """
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.config.values import is_loopback
+from deepseek_cursor_proxy.config.values import ip_address, is_loopback
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 
 _AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@\s,]+))(?::[0-9]*)?")
@@ -51,7 +50,7 @@ class OwnHosts:
         """The header with a foreign name, such as `Host: evil.example`; None for a request under our own names."""
         for host in address.hosts:
             name = _name(host)
-            if not (self._has_name(name) or name.endswith(self._endings) or _is_address(name)):
+            if not (self._has_name(name) or name.endswith(self._endings) or ip_address(name)):
                 return f"Host: {host}"
         if address.origin is not None and not self._has_origin(address.origin, address.hosts):
             return f"Origin: {address.origin}"
@@ -75,11 +74,3 @@ def _name(authority: str) -> str:
     """The host of `host[:port]` in lower case, without IPv6 brackets and a final dot; empty if it is malformed."""
     match = _AUTHORITY.fullmatch(authority.lower())
     return "" if match is None else match[1] or match[2].removesuffix(".")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

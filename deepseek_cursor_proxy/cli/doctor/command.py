@@ -12,7 +12,6 @@ the name of the user or the machine be such a word, it goes as well.
 import argparse
 import contextlib
 import errno
-import ipaddress
 import os
 import re
 import socket
@@ -47,6 +46,7 @@ from deepseek_cursor_proxy.cli.parser import config_path, given_settings, progra
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.access_keys import why_not_sendable
 from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS
+from deepseek_cursor_proxy.config.values import ip_address
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.observers.standard_streams import has_colours
 from deepseek_cursor_proxy.redaction import safe_text
@@ -269,11 +269,9 @@ def _texts(code: CodeType | None) -> Iterator[str]:
 def _hide_address(found: re.Match[str]) -> str:
     text = found[0]
     host = text.partition(":")[0] if text.count(":") == 1 else text
-    with contextlib.suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        if not address.is_loopback and not address.is_unspecified:
-            return text.replace(host, "…")
-    return text
+    address = ip_address(host)
+    is_private = address is not None and not address.is_loopback and not address.is_unspecified
+    return text.replace(host, "…") if is_private else text
 
 
 def shorten_home(text: str) -> str:

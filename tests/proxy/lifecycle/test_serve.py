@@ -82,7 +82,7 @@ class StartTest(ServeTest):
 
     def test_an_invalid_key_of_the_environment_is_one_line_without_the_key(self) -> None:
         line = self.refusal("--port", "0", "--access-keys", "sk-x", DEEPSEEK_API_KEY="sk-two words")
-        self.assertRegex(line, "^DEEPSEEK_API_KEY has a space .*; set it anew, or unset it$")
+        self.assertRegex(line, "^DEEPSEEK_API_KEY: that is not a key: .*; set it to a DeepSeek key, or unset it$")
         self.assertNotIn("words", line)
 
     def test_the_start_names_the_https_proxy(self) -> None:
