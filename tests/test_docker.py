@@ -8,6 +8,7 @@ import unittest
 from pathlib import Path
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.config.declaration import ENVIRONMENT_PREFIX
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
 from tests.support.harness import running_proxy
 
@@ -78,7 +79,7 @@ class DockerfileTest(unittest.TestCase):
         """As a variable: a flag of the entry point would come before a command such as `doctor`."""
         self.assertEqual(["python", "-m", "deepseek_cursor_proxy"], json.loads(STEP["ENTRYPOINT"]))
         name, _, value = STEP["ENV"].partition("=")
-        [host] = (each for each in SETTINGS if each.environment == name)
+        [host] = (each for each in SETTINGS if ENVIRONMENT_PREFIX + each.key.upper() == name)
         self.assertEqual(("host", "0.0.0.0"), (host.field, value))
 
     def test_the_health_check_asks_the_port_of_the_proxy(self) -> None:
@@ -137,7 +138,7 @@ class TeamComposeTest(unittest.TestCase):
         self.assertTrue((FOLDER / mounted.partition(":")[0]).is_file())
 
     def test_the_proxies_share_the_settings_and_the_engine_but_not_the_file(self) -> None:
-        variable = {each.field: each.environment for each in SETTINGS}
+        variable = {each.field: ENVIRONMENT_PREFIX + each.key.upper() for each in SETTINGS}
         path = variable["reasoning_content_path"]
         files = [compose(f"services/{name}/environment/{path}", TEAM) for name in ("proxy1", "proxy2")]
         self.assertEqual([[f"{DATA}/proxy1.sqlite3"], [f"{DATA}/proxy2.sqlite3"]], files)

@@ -109,7 +109,9 @@ class NamesTest(unittest.TestCase):
 
     def test_every_environment_variable_that_is_named_exists(self) -> None:
         named = set(re.findall(rf"{ENVIRONMENT_PREFIX}[A-Z_]+", ALL))
-        self.assertEqual(set(), named - {each.environment for each in SETTINGS} - {SECRET_VARIABLE})
+        self.assertEqual(
+            set(), named - {ENVIRONMENT_PREFIX + each.key.upper() for each in SETTINGS} - {SECRET_VARIABLE}
+        )
 
     def test_every_command_that_is_named_exists(self) -> None:
         table = OPERATIONS.partition("## Commands")[2].partition("\n## ")[0]

@@ -27,9 +27,15 @@ class AccessKey:
     digest: bytes = field(repr=False)
     is_guessable: bool = False
 
+    # A client sends the same key with every request.
     @staticmethod
+    @lru_cache(64)
     def of(credential: str) -> "AccessKey":
-        return _digest(credential)
+        # Imported late: it loads OpenSSL, which a proxy without access_keys does not need to start.
+        import hashlib
+
+        digest = hashlib.sha256(credential.encode()).digest()
+        return AccessKey(digest, is_guessable=len(credential) <= _GUESSABLE_LENGTH)
 
     @property
     def line(self) -> str:
@@ -39,16 +45,6 @@ class AccessKey:
     def __str__(self) -> str:
         """Enough of the digest to tell two keys apart."""
         return f"sha256:{self.digest.hex()[:12]}…"
-
-
-# A client sends the same key with every request.
-@lru_cache(64)
-def _digest(credential: str) -> AccessKey:
-    # Imported late: it loads OpenSSL, which a proxy without access_keys does not need to start.
-    import hashlib
-
-    digest = hashlib.sha256(credential.encode()).digest()
-    return AccessKey(digest, is_guessable=len(credential) <= _GUESSABLE_LENGTH)
 
 
 def is_credential(text: str) -> bool:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
@@ -70,10 +69,6 @@ class Setting(NamedTuple):
     def is_secret(self) -> bool:
         """Whether its value is or has a key or password, or a list of keys."""
         return self.secret or self.kind is AccessKey or self.item is access_key
-
-    @property
-    def environment(self) -> str:
-        return ENVIRONMENT_PREFIX + self.key.upper()
 
     def parse(self, value: Any, origin: str) -> Any:
         """A value of the right kind from a TOML value, an environment string or a flag."""
@@ -180,13 +175,11 @@ def table(help: str, entry: EntryParser) -> Any:
 
 
 class SettingsTable(NamedTuple):
+    # Both are its name.
     field: str
+    key: str
     help: str
     entry: EntryParser
-
-    @property
-    def key(self) -> str:
-        return self.field
 
     def parse(self, value: Any, origin: str) -> Mapping[str, Any]:
         if not isinstance(value, dict):
@@ -203,13 +196,6 @@ class SettingsTable(NamedTuple):
 
 def is_model_name(name: str) -> bool:
     return 0 < len(name) <= 200 and name.isprintable() and name == name.strip() and "*" not in name
-
-
-def freeze(table: Mapping[str, Any], kind: Callable[..., Any] | None = None) -> Mapping[str, Any]:
-    """The table, read-only; with `kind`, entries that are plain mappings become one."""
-    return MappingProxyType(
-        {name: kind(**entry) if kind and isinstance(entry, Mapping) else entry for name, entry in table.items()}
-    )
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def _collect_settings() -> tuple[Setting, ...]:
 
 
 SETTINGS = _collect_settings()
-TABLES = tuple(SettingsTable(item.name, **item.metadata) for item in fields(ProxyConfig) if "entry" in item.metadata)
+_TABLES = [item for item in fields(ProxyConfig) if "entry" in item.metadata]
+TABLES = tuple(SettingsTable(item.name, item.name, **item.metadata) for item in _TABLES)
 DECLARATIONS: tuple[Setting | SettingsTable, ...] = (*SETTINGS, *TABLES)
 
 _PLAIN_HTTP = "would send your key in clear over the network; use https, or set allow_plain_http_upstream = true"

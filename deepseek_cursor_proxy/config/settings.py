@@ -8,12 +8,13 @@ Tables of models are fields with `table(…)` and have neither flag nor variable
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from deepseek_cursor_proxy.config.access_keys import AccessKey, access_key
-from deepseek_cursor_proxy.config.declaration import common, constant, freeze, parse_items, setting, switch_word, table
+from deepseek_cursor_proxy.config.declaration import common, constant, parse_items, setting, switch_word, table
 from deepseek_cursor_proxy.config.upstreams import HOSTS, UpstreamTable, upstream_table
 from deepseek_cursor_proxy.config.values import (
     PassthroughRoute,
@@ -68,10 +69,7 @@ class ProxyConfig:
     """The settings of one proxy. Comments give the reason for a default."""
 
     host: str = common(
-        "127.0.0.1",
-        "address to listen on; not loopback: open to your network",
-        needs_restart=True,
-        group="the proxy",
+        "127.0.0.1", "address to listen on; not loopback: open to your network", needs_restart=True, group="the proxy"
     )
     port: int = common(9000, "port to listen on; 0 takes any free one", at_least=0, at_most=65535, needs_restart=True)
     shutdown_grace: float = _seconds(5.0, "seconds that running answers get when the proxy stops", at_least=0)
@@ -216,12 +214,10 @@ class ProxyConfig:
         values |= {name: access_key(name, given[name], "ProxyConfig") for name in keys}
         for name, item in (("access_keys", access_key), ("public_hosts", public_host)):
             values[name] = parse_items(name, given[name], "ProxyConfig", item) if given[name] else ()
-        values |= {name: freeze(given[name]) for name in ("models", "host_options", "prices")}
-        values["passthrough"] = freeze(self.passthrough, PassthroughRoute)
-        values["upstreams"] = freeze(self.upstreams, UpstreamTable)
-        for name, entry in (("keys", _named_key), ("groups", _key_group)):
-            table = {each: entry(f"{name}.{each}", value, "ProxyConfig") for each, value in given[name].items()}
-            values[name] = freeze(table)
+        # Entries that code gives, as those of the file; one that is parsed already stays.
+        for name, parse in ((each.name, each.metadata["entry"]) for each in fields(self) if "entry" in each.metadata):
+            table = {each: parse(f"{name}.{each}", value, "ProxyConfig") for each, value in given[name].items()}
+            values[name] = MappingProxyType(table)
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

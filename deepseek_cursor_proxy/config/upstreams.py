@@ -6,7 +6,6 @@ This file parses them and says which of them serve a model; `exchange/upstreams.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from deepseek_cursor_proxy.config.declaration import EntryParser, quote, refusal, refuse_unknown_keys, to_toml_key
@@ -23,7 +22,7 @@ _MOST = 10**6
 
 @dataclass(frozen=True)
 class UpstreamTable:
-    """One upstream. `models` may be given as a list of names, `key_env` as a single name."""
+    """One upstream."""
 
     base_url: str
     # One of HOSTS.
@@ -39,14 +38,6 @@ class UpstreamTable:
     max_calls: int | None = None
     # Raw fields for every request to it.
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    def __post_init__(self) -> None:
-        variables = (self.key_env,) if isinstance(self.key_env, str) else tuple(self.key_env)
-        models = self.models if isinstance(self.models, Mapping) else {name: name for name in self.models}
-        object.__setattr__(self, "base_url", self.base_url.rstrip("/"))
-        object.__setattr__(self, "key_env", variables)
-        object.__setattr__(self, "models", MappingProxyType(dict(models)))
-        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
     def sent_model(self, model: str) -> str | None:
         """What this upstream calls a model; None if it does not serve it."""
@@ -94,6 +85,8 @@ def serving(model: str, tables: Mapping[str, UpstreamTable]) -> dict[str, str]:
 
 
 def upstream_table(key: str, value: Any, origin: str) -> UpstreamTable:
+    if isinstance(value, UpstreamTable):
+        return value
     if not isinstance(value, dict):
         raise refusal(key, value, "is not a table; write [upstreams.NAME] with a base_url", origin)
     if not re.fullmatch(_NAME, name := key.partition(".")[2]):

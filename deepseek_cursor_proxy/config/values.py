@@ -6,6 +6,7 @@ a StartupError of one line.
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -107,7 +108,7 @@ def price_entry(key: str, value: Any, origin: str) -> Any:
     """Parse an entry of prices: the list `holidays` as dates, or the prices of a model."""
     if key == "prices.holidays":
         return parse_items(key, value, origin, _day)
-    if not isinstance(value, dict) or not value:
+    if not isinstance(value, Mapping) or not value:
         raise refusal(key, value, "is not a table with miss and output, each the price of a million tokens", origin)
     refuse_unknown_keys(key, value, _PRICE_KEYS, origin, f"; there are {', '.join(_PRICE_KEYS)}")
     price = number((int, float), 0, _HIGHEST_PRICE, f"is not a price from 0 to {_HIGHEST_PRICE}")
@@ -142,6 +143,8 @@ class PassthroughRoute(NamedTuple):
 
 
 def passthrough_route(key: str, value: Any, origin: str) -> PassthroughRoute:
+    if isinstance(value, PassthroughRoute):
+        return value
     if not isinstance(value, dict):
         raise refusal(key, value, "is not a table with base_url and key_env", origin)
     refuse_unknown_keys(key, value, _ROUTE_KEYS, origin)
