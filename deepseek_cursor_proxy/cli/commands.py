@@ -9,21 +9,9 @@ from typing import Any
 
 from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.cli import serve
-from deepseek_cursor_proxy.cli.parser import Command, add_config, add_settings, config_path, load, program_name
-from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS, LoadedConfig
+from deepseek_cursor_proxy.cli.parser import Command, add_config, add_settings, add_yes, config_path, load
+from deepseek_cursor_proxy.config.loaded_config import DECLARATIONS, SETTINGS
 from deepseek_cursor_proxy.config.values import expand_home
-
-
-def _serve(options: dict[str, Any]) -> int:
-    if options.get("config") is None:
-        serve.ensure_config_file()
-
-    def load_usable() -> LoadedConfig:
-        return serve.with_usable_store(load(options))
-
-    return serve.run(
-        load_usable(), config_path(options), clear_store=options["clear_reasoning_cache"], reload_config=load_usable
-    )
 
 
 def _config_show(options: dict[str, Any]) -> None:
@@ -37,12 +25,6 @@ def _config_show(options: dict[str, Any]) -> None:
 
 def _config_show_path(options: dict[str, Any]) -> None:
     print(expand_home(config_path(options)))
-
-
-def _demo(options: dict[str, Any]) -> int:
-    from deepseek_cursor_proxy.cli import demo
-
-    return demo.run(program_name())
 
 
 def _commands_of_features() -> tuple[Command, ...]:
@@ -70,14 +52,14 @@ _CONFIG_COMMANDS = (
 _STORE_COMMANDS = (
     Command("secret", "the secret that all proxies of one engine need", _STORE + "print_secret"),
     Command("stats", "how much is stored", _STORE + "print_stats"),
-    Command("clear", "delete reasoning, responses and cached answers", _STORE + "run_clear", _STORE + "add_yes"),
+    Command("clear", "delete reasoning, responses and cached answers", _STORE + "run_clear", add_yes),
 )
 COMMANDS = (
-    Command("serve", "run the proxy (the default)", _serve, _add_clear, add_settings, heading="Start and set up"),
+    Command("serve", "run the proxy (the default)", serve.run, _add_clear, add_settings, heading="Start and set up"),
     Command("run", "start an agent that uses the proxy", *_in("run_client")),
     Command("setup", "configure an agent to use the proxy", *_in("setup.command")),
     Command("service", "run the proxy in the background, always", commands="cli.service:COMMANDS"),
-    Command("demo", "play a sample chat; needs no key", _demo, settings=None),
+    Command("demo", "play a sample chat; needs no key", "cli.demo:run", settings=None),
     *_commands_of_features(),
     Command("doctor", "find problems and say how to fix them", *_in("doctor.command"), heading="Find and fix problems"),
     Command("config", "show settings and where they come from", commands=_CONFIG_COMMANDS),

@@ -20,9 +20,10 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler
 from itertools import zip_longest
 from socketserver import TCPServer
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.reasoning.thinking_blocks import block_at
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyHandler, DeepSeekProxyServer
@@ -40,16 +41,15 @@ MISSING_REASONING = "The `reasoning_content` in the thinking mode must be passed
 Message = Mapping[str, Any]
 
 
-def run(program: str, out: TextIO | None = None) -> int:
+def run(options: dict[str, Any]) -> int:
     """Play the chat and explain it; 0 only if every request was accepted with every reasoning exactly as it was."""
-    page = _Page(out or sys.stdout)
     with SmallDeepSeek() as deepseek, _accepting(deepseek):
-        page.show_problem(_play(deepseek, deepseek.url)[-1])
+        _show_problem(_play(deepseek, deepseek.url)[-1])
     with SmallDeepSeek() as deepseek, _accepting(deepseek), _proxy_for(deepseek) as url:
         requests = _play(deepseek, url)
     for number, request in enumerate(requests, 1):
-        page.show(number, request)
-    page.show_result(requests, program)
+        _show_request(number, request)
+    _show_result(requests)
     return 0 if all(request.is_good for request in requests) else 1
 
 
@@ -227,45 +227,43 @@ class _Handler(BaseHTTPRequestHandler):
 # The story …
 
 
-class _Page:
-    """Writes the story, in colour where a person reads it on a terminal."""
+def _show_problem(refused: _Request) -> None:
+    _line(f"Without the proxy, request {len(refused.thoughts) + 1} of a Cursor chat with tools fails:", _BOLD)
+    _line(f"   HTTP {refused.answer.status}  {refused.answer.error}", _RED)
+    _line("\nThrough the proxy, the same chat:", _BOLD)
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._is_colourful = out.isatty()
 
-    def show_problem(self, refused: _Request) -> None:
-        self._line(f"Without the proxy, request {len(refused.thoughts) + 1} of a Cursor chat with tools fails:", _BOLD)
-        self._line(f"   HTTP {refused.answer.status}  {refused.answer.error}", _RED)
-        self._line("\nThrough the proxy, the same chat:", _BOLD)
+def _show_request(number: int, request: _Request) -> None:
+    _line(f"\n{number}. Cursor sends {_news(request.sent[-1])}", _BOLD)
+    stripped = ", ".join(str(turn) for turn in range(1, len(request.thoughts) + 1))
+    _fact("Cursor stripped", f"reasoning_content of turn {stripped}" if stripped else "nothing yet")
+    for turn, (real, found) in enumerate(request.turns, 1):
+        words = "nothing" if found is None else f'"{found[:44]}…"'
+        verdict = "exact" if found == real else "NOT what DeepSeek had thought"
+        label = "the proxy restored" if turn == 1 else ""
+        _fact(label, f"turn {turn}: {words}  {verdict}", "" if found == real else _RED)
+    _fact("DeepSeek", *(("accepted it", _GREEN) if request.is_accepted else (_refusal(request), _RED)))
+    for label, text in _shown(request.answer):
+        _fact(label, text)
 
-    def show(self, number: int, request: _Request) -> None:
-        self._line(f"\n{number}. Cursor sends {_news(request.sent[-1])}", _BOLD)
-        stripped = ", ".join(str(turn) for turn in range(1, len(request.thoughts) + 1))
-        self._fact("Cursor stripped", f"reasoning_content of turn {stripped}" if stripped else "nothing yet")
-        for turn, (real, found) in enumerate(request.turns, 1):
-            words = "nothing" if found is None else f'"{found[:44]}…"'
-            verdict = "exact" if found == real else "NOT what DeepSeek had thought"
-            label = "the proxy restored" if turn == 1 else ""
-            self._fact(label, f"turn {turn}: {words}  {verdict}", "" if found == real else _RED)
-        self._fact("DeepSeek", *(("accepted it", _GREEN) if request.is_accepted else (_refusal(request), _RED)))
-        for label, text in _shown(request.answer):
-            self._fact(label, text)
 
-    def show_result(self, requests: Sequence[_Request], program: str) -> None:
-        accepted = sum(request.is_accepted for request in requests)
-        exact = [real == found for request in requests for real, found in request.turns]
-        is_good = all(request.is_good for request in requests)
-        summary = f"{accepted} of {len(requests)} requests accepted, {sum(exact)} of {len(exact)} reasonings restored"
-        self._line(f"\n{summary} exactly.", _GREEN if is_good else _RED)
-        if is_good:
-            self._line(f"Now with your own key: {program}")
+def _show_result(requests: Sequence[_Request]) -> None:
+    accepted = sum(request.is_accepted for request in requests)
+    exact = [real == found for request in requests for real, found in request.turns]
+    is_good = all(request.is_good for request in requests)
+    summary = f"{accepted} of {len(requests)} requests accepted, {sum(exact)} of {len(exact)} reasonings restored"
+    _line(f"\n{summary} exactly.", _GREEN if is_good else _RED)
+    if is_good:
+        _line(f"Now with your own key: {program_name()}")
 
-    def _fact(self, label: str, text: str, colour: str = "") -> None:
-        self._line(f"   {label:<20}{text}", colour)
 
-    def _line(self, text: str, colour: str = "") -> None:
-        print(f"{colour}{text}{_PLAIN}" if colour and self._is_colourful else text, file=self._out)
+def _fact(label: str, text: str, colour: str = "") -> None:
+    _line(f"   {label:<20}{text}", colour)
+
+
+def _line(text: str, colour: str = "") -> None:
+    """Print a line, in colour where a person reads it on a terminal."""
+    print(f"{colour}{text}{_PLAIN}" if colour and sys.stdout.isatty() else text)
 
 
 def _news(message: Message) -> str:

@@ -100,6 +100,10 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help=help)
 
 
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="skip confirmation")
+
+
 def _flag_details(setting: Setting) -> dict[str, Any]:
     default = f" (default {to_toml(setting.default)})" if setting.default else ""
     help = (setting.help + default).replace("%", "%%")

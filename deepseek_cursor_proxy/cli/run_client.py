@@ -28,7 +28,7 @@ from types import FrameType
 from typing import Any
 
 from deepseek_cursor_proxy.cli import questions, running_proxy, serve
-from deepseek_cursor_proxy.cli.parser import config_path, load, program_name
+from deepseek_cursor_proxy.cli.parser import config_path, program_name
 from deepseek_cursor_proxy.cli.setup import clients, codex_catalogue
 from deepseek_cursor_proxy.cli.setup.clients import CLIENTS, HIDDEN_KEY, PROVIDER, Machine, ProxyEndpoint
 from deepseek_cursor_proxy.cli.setup.json_text import JsonEdit
@@ -86,7 +86,7 @@ def run(options: dict[str, Any]) -> int:
     program = shutil.which(client.program)
     if program is None:
         raise StartupError(f"{client.title} is not installed: no `{client.program}` is on the PATH; `{client.install}`")
-    loaded = serve.with_usable_store(load(options))
+    loaded = serve.load_usable(options)
     endpoint = ProxyEndpoint("", clients.key_variable(loaded.config), model=options["client_model"])
     endpoint = replace(endpoint, key=_key(endpoint, client))
     with (

@@ -11,16 +11,16 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import __version__, proxy
 from deepseek_cursor_proxy.access import HELD_KEY, Access
-from deepseek_cursor_proxy.cli.parser import program_name, resolve
+from deepseek_cursor_proxy.cli.parser import config_path, load, program_name, resolve
 from deepseek_cursor_proxy.cli.signals import Signals
 from deepseek_cursor_proxy.cli.store import clear, open_store
 from deepseek_cursor_proxy.config import ProxyConfig, https_proxy
@@ -48,29 +48,31 @@ _log = logging.getLogger(__name__)
 # As many as `features/dashboard/service` has, which is not imported where there is no admin listener.
 _ADMIN_CONNECTIONS = 64
 
-ConfigLoader = Callable[[], LoadedConfig]
+
+def run(options: dict[str, Any]) -> int:
+    """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError. SIGHUP loads the settings again."""
+    if options.get("config") is None:
+        ensure_config_file()
+    return _run(load_usable(options), options)
 
 
-def run(loaded: LoadedConfig, config_path: Path, *, clear_store: bool, reload_config: ConfigLoader) -> int:
-    """Serve until SIGINT or SIGTERM; the exit code. Raises StartupError. SIGHUP calls `reload_config`."""
+def _run(loaded: LoadedConfig, options: dict[str, Any]) -> int:
     _log_to_stderr(verbose=loaded.config.verbose)
     # Signals are restored last: a second one ends even the shutdown, and one stop may arrive as two signals.
     with standard_streams.serving_streams(), Signals() as signals:
-        _serve(loaded, config_path, signals, clear_store=clear_store, reload_config=reload_config)
+        _serve(loaded, options, signals)
         _print("Stopped.")
         standard_streams.drain()
     return 0
 
 
-def _serve(
-    loaded: LoadedConfig, config_path: Path, signals: Signals, *, clear_store: bool, reload_config: ConfigLoader
-) -> None:
-    config = loaded.config
+def _serve(loaded: LoadedConfig, options: dict[str, Any], signals: Signals) -> None:
+    config, path = loaded.config, config_path(options)
     # Before anything is started: raises StartupError for a bad DEEPSEEK_API_KEY.
     access = Access(config)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(_open_server(config, clear_store=clear_store))
-        admin = _open_admin(server, loaded, config_path, stack) if config.admin_port else None
+        server = stack.enter_context(_open_server(config, clear_store=options["clear_reasoning_cache"]))
+        admin = _open_admin(server, loaded, path, stack) if config.admin_port else None
         tunnel = _make_tunnel(server, admin) if config.tunnel_program else None
         if tunnel is not None:
             # Stopped after the server: running answers still pass through it.
@@ -80,9 +82,9 @@ def _serve(
         if not signals.is_stopping:
             dashboard = (admin.url, admin.link) if admin is not None else None
             addresses = Addresses(server.server_port, public_url, dashboard)
-            _print(welcome_text(config, config_path, addresses, access))
+            _print(welcome_text(config, path, addresses, access))
         while signals.wait():
-            _reload(server, admin, config_path, reload_config)
+            _reload(server, admin, options)
         if admin is not None:
             admin.context.is_stopping = True
         grace = server.config.shutdown_grace
@@ -145,8 +147,9 @@ def ensure_config_file() -> None:
         _warn(f"cannot write a configuration to edit at {path}: {error.strerror}; all settings are at their defaults")
 
 
-def with_usable_store(loaded: LoadedConfig) -> LoadedConfig:
+def load_usable(options: dict[str, Any]) -> LoadedConfig:
     """The configuration, with the store in memory if its path is in a home directory that does not exist."""
+    loaded = load(options)
     config = loaded.config
     if lacks_home(config.reasoning_content_path):
         _warn(
@@ -251,14 +254,12 @@ def _public_url(tunnel: "Tunnel", signals: Signals) -> str | None:
         raise
 
 
-def _reload(
-    server: DeepSeekProxyServer, admin: "AdminService | None", config_path: Path, reload_config: ConfigLoader
-) -> None:
+def _reload(server: DeepSeekProxyServer, admin: "AdminService | None", options: dict[str, Any]) -> None:
     """Load the settings again and apply them; a mistake in them is logged and changes nothing."""
     before = server.config
     fixed = {setting.field: getattr(before, setting.field) for setting in SETTINGS if setting.needs_restart}
     try:
-        loaded = reload_config()
+        loaded = load_usable(options)
         after = replace(loaded.config, **fixed)
         _check_features(after)
         server.reconfigure(after)
@@ -271,7 +272,7 @@ def _reload(
     _log_key_changes(before, after)
     changed = ", ".join(_changed_keys(before, after)) or "nothing"
     pending = ", ".join(_changed_keys(loaded.config, after))
-    text = f"Read {config_path} again: {changed} changed." + (f" Restart for {pending}." if pending else "")
+    text = f"Read {config_path(options)} again: {changed} changed." + (f" Restart for {pending}." if pending else "")
     known = set(access_lines(before, Access(before)))
     _print("\n".join([text, *(line for line in access_lines(after, Access(after)) if line not in known)]))
 

@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 import deepseek_cursor_proxy
 from deepseek_cursor_proxy.access import HELD_KEY
 from deepseek_cursor_proxy.cli import questions
-from deepseek_cursor_proxy.cli.parser import Command, add_settings, load, program_name
+from deepseek_cursor_proxy.cli.parser import Command, add_settings, add_yes, load, program_name
 from deepseek_cursor_proxy.config.declaration import Setting
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS, LoadedConfig
 from deepseek_cursor_proxy.config.values import expand_home
@@ -152,16 +152,12 @@ def _call(command: Words, *, is_quiet: bool = False) -> int:
 
 def _add_install_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print", action="store_true", help="show it and change nothing")
-    _add_yes(parser)
-
-
-def _add_yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="skip confirmation")
+    add_yes(parser)
 
 
 COMMANDS = (
     Command("install", "show its file, install the service and start it", _install, _add_install_flags, add_settings),
-    Command("uninstall", "stop the service and remove it", _uninstall, _add_yes, settings=None),
+    Command("uninstall", "stop the service and remove it", _uninstall, add_yes, settings=None),
     Command("status", "show whether it runs", _status, settings=None),
     Command("logs", "show the last lines it printed", _logs, settings=None),
 )

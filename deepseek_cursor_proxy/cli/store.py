@@ -1,6 +1,5 @@
 """The store for commands: opened as the settings say, counted and cleared."""
 
-import argparse
 import contextlib
 import os
 import sys
@@ -67,10 +66,6 @@ def print_secret(options: dict[str, Any]) -> None:
     print((known or os.urandom(SECRET_BYTES)).hex(), flush=True)
     if known is None:
         print("deepseek-cursor-proxy: there was no secret yet; this new one is for every proxy", file=sys.stderr)
-
-
-def add_yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="skip confirmation")
 
 
 def run_clear(options: dict[str, Any]) -> None:

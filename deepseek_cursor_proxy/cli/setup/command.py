@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy import proxy
 from deepseek_cursor_proxy.cli import access_key, questions, running_proxy
-from deepseek_cursor_proxy.cli.parser import config_path, load, program_name
+from deepseek_cursor_proxy.cli.parser import add_yes, config_path, load, program_name
 from deepseek_cursor_proxy.cli.setup import clients, files
 from deepseek_cursor_proxy.cli.setup.clients import (
     CLIENTS,
@@ -53,7 +53,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--print", action="store_true", help="print the lines to add by hand; change nothing")
     which.add_argument("--undo", action="store_true", help="undo what setup changed")
     clients.add_model_flag(parser, "model of the client")
-    parser.add_argument("--yes", action="store_true", help="skip confirmation")
+    add_yes(parser)
     parser.add_argument(
         "--flash-subagents",
         action="store_true",

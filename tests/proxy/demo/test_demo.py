@@ -4,6 +4,7 @@ import io
 import re
 import threading
 import unittest
+from contextlib import redirect_stdout
 from functools import partial
 from unittest.mock import patch
 
@@ -32,7 +33,8 @@ class DemoCase(unittest.TestCase):
 
     def play(self, out: io.StringIO | None = None) -> int:
         out = out or io.StringIO()
-        code = demo.run("the-proxy", out)
+        with redirect_stdout(out):
+            code = demo.run({})
         self.text = out.getvalue()
         return code
 

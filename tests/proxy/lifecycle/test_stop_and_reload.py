@@ -146,9 +146,8 @@ class StopTest(RunningTest):
         ):
             before = signal.getsignal(signal.SIGTERM)
             config = ProxyConfig(port=0, admin_port=0, ngrok=True, reasoning_content_path=Path(":memory:"))
-            loaded = LoadedConfig(config, {})
-            run = serve.run(loaded, Path("unused"), clear_store=False, reload_config=lambda: loaded)
-            self.assertEqual(run, 0)
+            with mock.patch.object(serve, "load", return_value=LoadedConfig(config, {})):
+                self.assertEqual(0, serve.run({"config": Path("unused"), "clear_reasoning_cache": False}))
         self.assertEqual(order.mock_calls, [mock.call.tunnel.start(), mock.call.drain(5.0), mock.call.tunnel.stop()])
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 

@@ -95,7 +95,7 @@ class CliTest(CommandTestCase):
     def setUp(self) -> None:
         super().setUp()
         # A line that should have been refused must not serve for ever.
-        self.serving = self.enterContext(mock.patch.object(serve, "run", return_value=0))
+        self.serving = self.enterContext(mock.patch.object(serve, "_run", return_value=0))
         self.directory = self.home / ".deepseek-cursor-proxy"
         self.store = self.directory / "reasoning_content.sqlite3"
 
@@ -436,4 +436,4 @@ class EndingTest(CliTest):
             with self.subTest(line):
                 self.assertEqual(self.run_command(*line), Result(0, "", ""))
                 self.assertEqual(self.serving.call_args.args[0].config.port, 0 if line else 9000)
-                self.assertFalse(self.serving.call_args.kwargs["clear_store"])
+                self.assertFalse(self.serving.call_args.args[1]["clear_reasoning_cache"])
