@@ -86,7 +86,6 @@ def _write_named(name: str, given: dict[str, str], options: dict[str, Any]) -> N
         raise StartupError(f"{path} exists; to rotate the key, add the digest of one that `access-key --new` makes")
     lines = [f"[keys.{to_toml_key(name)}]", *(f"{field} = {to_toml(value)}" for field, value in fields.items())]
     try:
-        private_files.make_directory(path.parent)
         private_files.write(path, "\n".join([*lines, ""]).encode())
     except OSError as error:
         raise StartupError(f"cannot write {path}: {error.strerror}") from None

@@ -141,7 +141,6 @@ def ensure_config_file() -> None:
     path = expand_home(CONFIG_PATH)
     try:
         if not path.exists():
-            private_files.make_directory(path.parent)
             private_files.write(path, template().encode())
     except OSError as error:
         _warn(f"cannot write a configuration to edit at {path}: {error.strerror}; all settings are at their defaults")

@@ -57,7 +57,6 @@ def _install(options: dict[str, Any]) -> int:
     if not options["yes"]:
         questions.confirm("service", "Install it?")
     try:
-        private_files.make_directory(service.path.parent)
         private_files.write(service.path, service.text.encode())
     except OSError as error:
         raise StartupError(f"cannot write {service.path}: {error.strerror}") from None

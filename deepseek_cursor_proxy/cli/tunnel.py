@@ -26,21 +26,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
-from typing import IO, NamedTuple
+from typing import IO
 from urllib.parse import urlsplit
 
 from deepseek_cursor_proxy.errors import StartupError
-
-
-class TunnelTiming(NamedTuple):
-    """Seconds: for a URL to come, before each restart, and after which a program counts as one that works."""
-
-    start: float = 20.0
-    pauses: tuple[float, ...] = (1, 2, 5, 10, 30, 60)
-    steady: float = 60.0
-
-
-_TIMING = TunnelTiming()
 
 
 class Tunnel:
@@ -50,17 +39,15 @@ class Tunnel:
     URL, `on_url`; neither may call stop().
     """
 
-    def __init__(
-        self,
-        program: "Program",
-        announce: Callable[[str], object],
-        on_url: Callable[[str], object] = str,
-        timing: TunnelTiming = _TIMING,
-    ) -> None:
+    # Seconds: for a URL to come, before each restart, and after which a program counts as one that works.
+    start_seconds = 20.0
+    pauses: Sequence[float] = (1, 2, 5, 10, 30, 60)
+    steady_seconds = 60.0
+
+    def __init__(self, program: "Program", announce: Callable[[str], object], on_url: Callable[[str], object]) -> None:
         self._program = program
         self._announce = announce
         self._on_url = on_url
-        self._timing = timing
         # Protects `_stopping` and `_log`; all else belongs to start(), then the watcher, then stop().
         self._changed = threading.Condition()
         self._stopping = False
@@ -93,13 +80,13 @@ class Tunnel:
         """Start the program; the URL that it announces."""
         command = (self._program.find(), *self._program.arguments())
         if not self._url:
-            self._report(f"Opening a tunnel with {self._program.name}; this may take {self._timing.start:g} s …")
+            self._report(f"Opening a tunnel with {self._program.name}; this may take {self.start_seconds:g} s …")
         try:
             self._child = Child(command, self._read)
         except OSError as error:
             name, install = self._program.name, self._program.install
             raise StartupError(f"{name}: `{command[0]}` cannot be run ({error.strerror}): {install}") from None
-        if self._wait(lambda: self._log.url, self._timing.start) and self._log.url:
+        if self._wait(lambda: self._log.url, self.start_seconds) and self._log.url:
             return self._log.url
         raise StartupError(self._program.explain(self._log.error or "it gave no public URL"))
 
@@ -130,7 +117,7 @@ class Tunnel:
             reason = one_line(self._log.error)
             self._report(f"{self._program.name}: the tunnel is lost{reason and f' ({reason})'}; restarting it")
             # A program that dies soon after every start must not spin.
-            attempts = 0 if time.monotonic() - opened_at >= self._timing.steady else attempts
+            attempts = 0 if time.monotonic() - opened_at >= self.steady_seconds else attempts
             attempts = self._reopen(attempts)
             opened_at = time.monotonic()
 
@@ -139,7 +126,7 @@ class Tunnel:
         while True:
             self._close_child()
             self._log = Log()
-            if not self._wait(lambda: False, self._timing.pauses[min(attempts, len(self._timing.pauses) - 1)]):
+            if not self._wait(lambda: False, self.pauses[min(attempts, len(self.pauses) - 1)]):
                 return attempts
             attempts += 1
             try:

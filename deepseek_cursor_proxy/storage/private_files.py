@@ -43,11 +43,14 @@ def create(path: Path) -> None:
 
 
 def write(path: Path, data: bytes, *, on_draft: Callable[[Path], object] | None = None) -> None:
-    """Write a whole private file. Replaces a link instead of following it: a link could lead to any other file.
+    """Write a whole private file, in a private folder if there is none yet.
+
+    Replaces a link instead of following it: a link could lead to any other file.
 
     `on_draft` gets the draft that will replace the file.
     """
     draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    make_directory(path.parent)
     try:
         with open(_create_exclusive(draft), "wb") as file:
             file.write(data)

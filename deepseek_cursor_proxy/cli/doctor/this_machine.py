@@ -34,15 +34,7 @@ from deepseek_cursor_proxy.cli.doctor.subject import (
     skipped,
     warning,
 )
-from deepseek_cursor_proxy.cli.setup.clients import (
-    CLIENTS,
-    Client,
-    Machine,
-    ProxyEndpoint,
-    key_variable,
-    missing_variable,
-    status,
-)
+from deepseek_cursor_proxy.cli.setup import clients
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.https_proxy import authority, local_url
 from deepseek_cursor_proxy.config.loaded_config import SETTINGS
@@ -302,21 +294,21 @@ def check_clients(subject: Subject) -> list[Finding]:
     config, proxy, name = subject.config, subject.admin.proxy, CLIENT_FILES
     root = proxy.base_url.removesuffix("/v1") if proxy is not None else local_url(config.host, config.port)
     try:
-        machine = Machine.here()
+        machine = clients.Machine.here()
     except StartupError:
         return [skipped(name, "there is no home directory to look for them in")]
-    endpoint = ProxyEndpoint(root, key_variable(config))
-    here: list[Client] = []
-    others: list[Client] = []
+    endpoint = clients.ProxyEndpoint(root, clients.key_variable(config))
+    here: list[clients.Client] = []
+    others: list[clients.Client] = []
     more: list[Finding] = []
-    for client in CLIENTS.values():
-        found = status(client, machine, endpoint)
+    for client in clients.CLIENTS.values():
+        found = clients.status(client, machine, endpoint)
         if found.points_here is None:
             text = f"the settings of {client.title} cannot be read: {found.fault}"
             more.append(warning(name, text, f"correct the file of {client.title}"))
         elif found.points_here:
             here.append(client)
-            if found.is_installed and (missing := missing_variable(client, machine, endpoint)):
+            if found.is_installed and (missing := clients.missing_variable(client, machine, endpoint)):
                 text = f"{client.title} reads its key from {missing}, which is not set in this shell"
                 more.append(warning(name, text, f"set {missing} to {endpoint.key_word} where you start {client.title}"))
         elif found.is_installed:

@@ -171,7 +171,6 @@ def write(path: Path, data: bytes | None) -> None:
     if data is None:
         real.unlink(missing_ok=True)
         return
-    private_files.make_directory(real.parent)
     private_files.write(real, data, on_draft=partial(_finish, real))
 
 
@@ -335,7 +334,6 @@ class SetupHistory:
 
     def write(self, client: str, entries: dict[Path, FileEntry]) -> list[Path]:
         """Replace the record of a client; the backups, one for each file that was there. Raises OSError."""
-        private_files.make_directory(self._folder)
         old = set(self.backups(client))
         record: dict[str, Any] = {}
         backups = []

@@ -6,14 +6,13 @@ ours. Comments, and commas after the last member, are overwritten with blanks be
 position is one of the original text.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
-from deepseek_cursor_proxy.cli.setup.files import ChangedLines, EditResult, Record, Unreadable, line_end
+from deepseek_cursor_proxy.cli.setup.files import ChangedLines, EditResult, Record, Unreadable, digest, line_end
 
 Path = tuple[str, ...]
 Values = Mapping[Path, Any]
@@ -106,7 +105,7 @@ class JsonEdit:
         """Stands for a value in the record, which must not hold keys."""
         if isinstance(value, dict):
             value = {name: inner for name, inner in value.items() if name not in self.volatile}
-        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+        return digest(json.dumps(value, sort_keys=True).encode())
 
 
 class JsonMember(NamedTuple):

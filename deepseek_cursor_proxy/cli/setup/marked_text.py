@@ -292,19 +292,11 @@ def _is_content(line: str) -> bool:
 
 def _yaml_rows(values: Values) -> Iterator[str]:
     for name, value in values.items():
-        if isinstance(value, str):
-            text = _scalar(value)
-        elif isinstance(value, int):
-            text = json.dumps(value)
-        elif isinstance(value, Mapping):
-            text = f"{{{', '.join(f'{inner}: {number}' for inner, number in value.items())}}}"
-        else:
-            text = f"[{', '.join(map(_scalar, value))}]"
-        yield f"{name}: {text}"
+        is_plain = isinstance(value, str) and _is_plain(value)
+        yield f"{name}: {value if is_plain else json.dumps(value, ensure_ascii=False)}"
 
 
-def _scalar(text: str) -> str:
-    """A plain scalar where that means nothing else; a string of JSON is one of YAML."""
-    is_plain = re.fullmatch(r"[A-Za-z][\w ./:-]*[\w/]", text) and ": " not in text
+def _is_plain(text: str) -> bool:
+    """Whether a plain scalar means this text; elsewhere JSON is YAML as well."""
     is_word = text.lower() in ("true", "false", "yes", "no", "on", "off", "null")
-    return text if is_plain and not is_word else json.dumps(text, ensure_ascii=False)
+    return not is_word and ": " not in text and re.fullmatch(r"[A-Za-z][\w ./:-]*[\w/]", text) is not None

@@ -58,7 +58,6 @@ def check_directory(directory: Path) -> None:
     """Raise StartupError now, not at the first request, if traces cannot be written."""
     probe = expand_home(directory) / ".can-write"
     try:
-        private_files.make_directory(probe.parent)
         private_files.write(probe, b"")
         probe.unlink()
     except OSError as error:

@@ -84,7 +84,6 @@ class Trace:
 
     def _write(self, trace: dict[str, Any]) -> None:
         stamp = trace["received_at"].replace(":", "").replace("-", "").partition("+")[0]
-        private_files.make_directory(self._directory)
         path = self._directory / f"{stamp}-{file_end(self._run, trace['number'])}"
         private_files.write(path, redact_keys(encode_json(trace).decode()).encode())
 

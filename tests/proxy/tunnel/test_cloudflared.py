@@ -59,7 +59,7 @@ class CloudflaredTest(TunnelCase):
         self.assertEqual([COMMAND], self.launched())
 
     def test_a_quick_tunnel_counts_once_its_connection_is_registered(self) -> None:
-        self.assertIn("it gave no public URL", self.failure(prints(*assigned()), start=0.3))
+        self.assertIn("it gave no public URL", self.failure(prints(*assigned()), start_seconds=0.3))
 
     def test_a_program_that_dies_is_started_again_and_its_new_url_announced(self) -> None:
         self.tunnel(quick("one-two-three"), quick("four-five-six")).start()

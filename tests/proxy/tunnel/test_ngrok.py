@@ -103,7 +103,7 @@ class FailureTest(NgrokCase):
             self.assertRegex(self.failure(fails(*lines)), f"^ngrok: {words}; run `ngrok http {PORT} .+` to see more$")
 
     def test_an_agent_that_never_gets_a_url_is_ended(self) -> None:
-        self.assertIn("no public URL", self.failure(prints(), start=0.3))
+        self.assertIn("no public URL", self.failure(prints(), start_seconds=0.3))
         self.assertEqual(1, len(self.children))
 
     def test_stop_during_the_start_ends_the_agent(self) -> None:
@@ -198,7 +198,7 @@ class WatchTest(NgrokCase):
         self.assertEqual(2, len(self.children))
 
     def test_an_agent_that_ran_for_long_is_restarted_after_the_first_pause(self) -> None:
-        self.tunnel(OK, pauses=(0.001, 3600), steady=0).start()
+        self.tunnel(OK, pauses=(0.001, 3600), steady_seconds=0).start()
         for number in range(3):
             self.kill(self.children[number])
             self.expect_announced(self.lost(), self.back)

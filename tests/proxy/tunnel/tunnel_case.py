@@ -12,12 +12,12 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.cli import tunnel
-from deepseek_cursor_proxy.cli.tunnel import Program, Tunnel, TunnelTiming
+from deepseek_cursor_proxy.cli.tunnel import Program, Tunnel
 from deepseek_cursor_proxy.errors import StartupError
 from tests.support import tunnel_stand_in
 from tests.support.tunnel_stand_in import PORT, Part
 
-QUICK = TunnelTiming(start=20, pauses=(0.001,), steady=3600)
+QUICK = {"start_seconds": 20.0, "pauses": (0.001,), "steady_seconds": 3600.0}
 
 
 def open_files() -> int:
@@ -45,10 +45,11 @@ class TunnelCase(unittest.TestCase):
 
     def tunnel(self, *plan: Part, script: dict[str, str] | None = None, **options: Any) -> Tunnel:
         tunnel_stand_in.install(self.binary, *plan, **(script or {}))
-        timing = QUICK._replace(**{name: options.pop(name) for name in TunnelTiming._fields if name in options})
+        timing = {name: options.pop(name, seconds) for name, seconds in QUICK.items()}
         own = {name: options.pop(name) for name in ("announce", "on_url") if name in options}
         program = self.kind(PORT, **{"binary": str(self.binary), **options})
-        tunnel = Tunnel(program, timing=timing, **{"announce": self.announce, **own})
+        tunnel = Tunnel(program, **{"announce": self.announce, "on_url": str, **own})
+        vars(tunnel).update(timing)
         self.addCleanup(tunnel.stop)
         return tunnel
 

@@ -56,7 +56,7 @@ class YamlTest(unittest.TestCase):
         )
 
     def test_items_come_first_in_the_list_as_it_is_indented(self) -> None:
-        item = "- name: One\n{0}  roles: [chat, edit]\n"
+        item = '- name: One\n{0}  roles: ["chat", "edit"]\n'
         self.assert_lines("models:\n" + item.format("") + "- name: x\n", ITEMS.apply("models:\n- name: x\n").text)
         deep = "models:\n    " + item.format("    ") + "    - name: x\n"
         self.assert_lines(deep, ITEMS.apply("models:\n    - name: x\n").text)
