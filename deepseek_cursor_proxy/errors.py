@@ -72,7 +72,9 @@ class ProxyError(Exception):
         self.message = self.message.replace(secret, "***")
 
     def add(self, sentence: str) -> None:
-        self.message = f"{self.message} {sentence}"
+        message = self.message.strip()
+        end = "" if not message or message[-1] in ".!?。" else "."
+        self.message = f"{message}{end} {sentence}".strip()
 
     def payload(self) -> dict[str, Any]:
         """The failure in OpenAI's error shape."""
@@ -201,9 +203,10 @@ class UpstreamRefused(ProxyError, type="upstream_error", code="upstream_error"):
 
     def add(self, sentence: str) -> None:
         super().add(sentence)
-        error = (self.body or {}).get("error")
-        if self.body is not None and isinstance(error, Mapping):
-            self.body = {**self.body, "error": {**error, "message": self.message}}
+        if self.body is not None:
+            error = self.body.get("error")
+            explained = {**error, "message": self.message} if isinstance(error, Mapping) else self.message
+            self.body = {**self.body, "error": explained}
 
     def payload(self) -> dict[str, Any]:
         """DeepSeek's fields where they fit the error shape, ours elsewhere: clients rely on the shape."""

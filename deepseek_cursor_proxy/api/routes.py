@@ -223,15 +223,7 @@ class App:
         self._report_refused(error, request, route, report)
         if isinstance(error, errors.WrongKey) or (isinstance(error, errors.UpstreamRefused) and error.status == 401):
             error.add(key_setting(request))
-        headers: Headers = ()
-        if isinstance(error, errors.MethodNotAllowed):
-            headers = (("Allow", error.allow),)
-        elif error.retry_after is not None:
-            headers = (("Retry-After", str(error.retry_after)),)
-        elif isinstance(error, errors.OverBudget):
-            # OpenAI's and Anthropic's packages would try twice more.
-            headers = (("x-should-retry", "false"),)
-        return self._routes.refuse(request, error, headers)
+        return self._routes.refuse(request, error, error_headers(error))
 
     def _report_refused(
         self, error: BaseException, request: HttpRequest, route: str | None, report: "RequestReport | None"
@@ -244,6 +236,16 @@ class App:
             # Where the services cannot be built, there are no observers either.
             if isinstance(error, errors.ProxyError):
                 _log.info("%s refused: %s %s", route, error.status, error.message)
+
+
+def error_headers(error: errors.ProxyError) -> Headers:
+    """What the reply to a failed request has in any shape."""
+    if isinstance(error, errors.MethodNotAllowed):
+        return (("Allow", error.allow),)
+    if error.retry_after is not None:
+        return (("Retry-After", str(error.retry_after)),)
+    # OpenAI's and Anthropic's packages would try twice more.
+    return (("x-should-retry", "false"),) if isinstance(error, errors.OverBudget) else ()
 
 
 def new_request_id() -> str:

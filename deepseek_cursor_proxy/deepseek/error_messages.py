@@ -97,7 +97,6 @@ def explain(refusal: UpstreamRefused, tool_count: int = 0, name: str = _DEEPSEEK
     retry_after = refusal.retry_after
     if retry_after is None and refusal.status in _BUSY:
         retry_after = _RETRY_AFTER_SECONDS
-    message, body = refusal.message, refusal.body
     wait = f"Wait {retry_after} seconds and try again." if retry_after else "Try again in a moment."
     if refusal.status == 429:
         advice = f"Too many requests run at once on this account. {wait}"
@@ -105,16 +104,12 @@ def explain(refusal: UpstreamRefused, tool_count: int = 0, name: str = _DEEPSEEK
         advice = f"{name} is overloaded or out of order. {wait}"
     else:
         advice = (_ADVICE if name == _DEEPSEEK else _ADVICE_ELSEWHERE).get(refusal.status, "").format(name)
-    if refusal.status == 400 and tool_count > _MAX_TOOLS and _ABOUT_TOOLS.search(message[:4000]):
+    if refusal.status == 400 and tool_count > _MAX_TOOLS and _ABOUT_TOOLS.search(refusal.message[:4000]):
         advice = f"The request has {tool_count} tools. Switch off tools or MCP servers that you do not need."
+    explained = UpstreamRefused(refusal.status, refusal.message, refusal.body, retry_after)
     if advice:
-        message = message.strip()
-        message += "" if not message or message[-1] in ".!?。" else "."
-        message = f"{message} {advice}".strip()
-        if body is not None:
-            error = body.get("error")
-            body = {**body, "error": {**error, "message": message} if isinstance(error, dict) else message}
-    return UpstreamRefused(refusal.status, message, body, retry_after)
+        explained.add(advice)
+    return explained
 
 
 # What hosts call an unknown model in `code`, and their sentences for it. The sentences are whole, with nothing in them

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.access import Access
-from deepseek_cursor_proxy.api.routes import load
+from deepseek_cursor_proxy.api.routes import error_headers, load
 from deepseek_cursor_proxy.cli.running_proxy import PROOF_PATH, proof
 from deepseek_cursor_proxy.config.access_keys import AccessKey
 from deepseek_cursor_proxy.features.dashboard import requests, stats
@@ -115,13 +115,9 @@ class AdminApp:
 
 
 def _error_reply(error: errors.ProxyError) -> HttpReply:
-    headers: Headers = ()
-    if isinstance(error, errors.MethodNotAllowed):
-        headers += (("Allow", error.allow),)
+    headers = error_headers(error)
     if isinstance(error, errors.Unauthorized):
         headers += (("WWW-Authenticate", "Bearer"),)
-    if error.retry_after is not None:
-        headers += (("Retry-After", str(error.retry_after)),)
     return HttpReply.json({"error": {"message": error.message, "code": error.code}}, error.status, headers)
 
 
