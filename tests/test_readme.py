@@ -86,7 +86,7 @@ class TablesTest(unittest.TestCase):
         )
 
     def test_the_clients_table_is_the_one_the_proxy_uses(self) -> None:
-        rows = [f"| {each.name} | `{each.marker}` |" for each in clients.AGENTS + clients.SDKS]
+        rows = [f"| {name} | `{marker}` |" for name, marker in clients.AGENTS + clients.SDKS]
         table = "\n".join(["| client | known by |", "|---|---|", *rows])
         self.assertTrue(marked("clients", "clients") == table, f".github/docs/clients.md should have:\n\n{table}\n")
 

@@ -22,44 +22,37 @@ from typing import Any, NamedTuple
 from deepseek_cursor_proxy.http1.messages import HttpRequest
 from deepseek_cursor_proxy.json_codec import as_list, as_object
 
-
-class ListedClient(NamedTuple):
-    """A client that gets no block; `marker` is a product of its User-Agent, or the header of an SDK."""
-
-    name: str
-    marker: str
-
-
-# Each with the version that was seen to send the marker; "source" where its source was read, not run.
+# Clients that get no block, each with its marker: a product of its User-Agent, or the header of an SDK. Behind it the
+# version that was seen to send it; "source" where its source was read, not run.
 AGENTS = (
     # They show `reasoning_content` in a place of their own.
-    ListedClient("Qwen Code", "QwenCode/"),  # 0.24.4
-    ListedClient("opencode", "opencode/"),  # 1.18.33
-    ListedClient("Kilo Code", "Kilo-Code/"),  # 7.8 (source)
-    ListedClient("Roo Code", "RooCode/"),  # 3.51 (source)
-    ListedClient("Crush", "Charm-Crush/"),  # 0.97 (source)
-    ListedClient("Kimi CLI", "KimiCLI/"),  # 1.40 (source)
-    ListedClient("Droid", "factory-cli/"),  # 0.232 (source)
-    ListedClient("Zed", "Zed/"),  # 0.2 (source)
-    ListedClient("GitHub Copilot in VS Code", "GitHubCopilotChat/"),  # 0.67.0
-    ListedClient("LangChain.js", "langchainjs-openai/"),  # 1.5.13
-    ListedClient("AI SDK", "ai/"),  # 6.0.326
-    ListedClient("AI SDK's providers, Cline", "ai-sdk/"),  # cline 3.0.65
-    ListedClient("AI SDK's providers since AI SDK 7", "ai-sdk-provider-utils/"),  # 5.0.79
+    ("Qwen Code", "QwenCode/"),  # 0.24.4
+    ("opencode", "opencode/"),  # 1.18.33
+    ("Kilo Code", "Kilo-Code/"),  # 7.8 (source)
+    ("Roo Code", "RooCode/"),  # 3.51 (source)
+    ("Crush", "Charm-Crush/"),  # 0.97 (source)
+    ("Kimi CLI", "KimiCLI/"),  # 1.40 (source)
+    ("Droid", "factory-cli/"),  # 0.232 (source)
+    ("Zed", "Zed/"),  # 0.2 (source)
+    ("GitHub Copilot in VS Code", "GitHubCopilotChat/"),  # 0.67.0
+    ("LangChain.js", "langchainjs-openai/"),  # 1.5.13
+    ("AI SDK", "ai/"),  # 6.0.326
+    ("AI SDK's providers, Cline", "ai-sdk/"),  # cline 3.0.65
+    ("AI SDK's providers since AI SDK 7", "ai-sdk-provider-utils/"),  # 5.0.79
     # They act on the text of an answer.
-    ListedClient("Pydantic AI", "pydantic-ai/"),  # 2.31.1
-    ListedClient("LiteLLM, and aider with `deepseek/…`", "litellm/"),  # 1.106.2
-    ListedClient("huggingface_hub, such as smolagents' InferenceClientModel", "hf_hub/"),  # 1.33.0
+    ("Pydantic AI", "pydantic-ai/"),  # 2.31.1
+    ("LiteLLM, and aider with `deepseek/…`", "litellm/"),  # 1.106.2
+    ("huggingface_hub, such as smolagents' InferenceClientModel", "hf_hub/"),  # 1.33.0
 )
 # Many programs built on these act on the text.
 SDKS = (
-    ListedClient("OpenAI's packages for Python, .NET, …", "OpenAI/"),  # Python 2.20 to 3.49, JS 5.11 to 7.53
-    ListedClient("the same, asynchronous", "AsyncOpenAI/"),  # Python 2.54.0
-    ListedClient("the same, for Azure", "AzureOpenAI/"),  # Python 2.54.0
-    ListedClient("the same, asynchronous for Azure", "AsyncAzureOpenAI/"),  # Python 3.49.0
+    ("OpenAI's packages for Python, .NET, …", "OpenAI/"),  # Python 2.20 to 3.49, JS 5.11 to 7.53
+    ("the same, asynchronous", "AsyncOpenAI/"),  # Python 2.54.0
+    ("the same, for Azure", "AzureOpenAI/"),  # Python 2.54.0
+    ("the same, asynchronous for Azure", "AsyncAzureOpenAI/"),  # Python 3.49.0
     # aider 0.86.2, open-interpreter 0.4.3, smolagents 1.26.0, LangChain 1.7.3, LlamaIndex 0.14.25, instructor 1.17.0,
     # llm 0.32.1, Continue's cn 1.5.47, pi 0.74.2
-    ListedClient("programs built on them: aider, smolagents, LangChain, `llm`, Continue, pi, …", "x-stainless-lang"),
+    ("programs built on them: aider, smolagents, LangChain, `llm`, Continue, pi, …", "x-stainless-lang"),
 )
 
 # Claude Code 2.1.325; Codex 0.166, whose sub-agents have threads of their own; opencode 1.18.33; pi 0.74.2.
@@ -152,12 +145,15 @@ def _agent_name(agent: str) -> _AgentName:
 
 def _is_cursor_body(body: Mapping[str, Any]) -> bool:
     """Whether Cursor sent this body: its metadata, Responses items in a chat, or its flat patch tool."""
-    if [name for name in as_object(body.get("metadata")) if name.lower().startswith("cursor")]:
+    if "metadata" in body and [name for name in as_object(body["metadata"]) if name.lower().startswith("cursor")]:
         return True
     if body.get("input") is not None and body.get("messages") is None:
         return True
-    tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict) and tool.get("type") == "custom"]
-    return "ApplyPatch" in [tool.get("name") for tool in tools]
+    # A plain loop: most of the many tools of an agent fail at the first test.
+    for tool in as_list(body.get("tools")):
+        if isinstance(tool, dict) and tool.get("type") == "custom" and tool.get("name") == "ApplyPatch":
+            return True
+    return False
 
 
 def _is_cursor_azure(request: HttpRequest) -> bool:
@@ -208,10 +204,10 @@ _CLAUDE = _product_pattern(r"claude[\w-]{0,40}/")
 _CODEX = _product_pattern(r"codex[\w -]{0,40}/")
 _VSCODE = _product_pattern("GitHubCopilotChat/")
 _OPENAI = r"(?i)(?:Async)?(?:Azure)?OpenAI/"
-_AGENTS = _product_pattern(*(re.escape(client.marker) for client in AGENTS))
-_SDKS = _product_pattern(*(re.escape(client.marker) for client in SDKS if client.marker.endswith("/")))
+_AGENTS = _product_pattern(*(re.escape(marker) for _, marker in AGENTS))
+_SDKS = _product_pattern(*(re.escape(marker) for _, marker in SDKS if marker.endswith("/")))
 _PROGRAMS = ((_CURSOR, "Cursor"), (_CLAUDE_CODE, "Claude Code"), (_CODEX, "Codex"))
 # By marker. One pattern finds all of them: compiling one for each cost every start 0.6 ms.
-_AGENT_NAMES = {client.marker.lower(): re.split("[,']", client.name)[0] for client in AGENTS}
+_AGENT_NAMES = {marker.lower(): re.split("[,']", name)[0] for name, marker in AGENTS}
 # The first product without its version.
 _PRODUCT = re.compile(r"[\w.+-]{1,24}")

@@ -99,10 +99,10 @@ class TestSigns(unittest.TestCase):
             self.assertTrue(clients.shows_thinking(request_of(agent, headers), PLAIN), name)
 
     def test_every_sign_in_the_table_of_clients_suffices_alone(self) -> None:
-        for client in (*clients.AGENTS, *clients.SDKS):
-            is_product = client.marker.endswith("/")
-            request = request_of(client.marker + "1.0", {}) if is_product else request_of("", {client.marker: "go"})
-            self.assertFalse(clients.shows_thinking(request, PLAIN), client.marker)
+        for _, marker in (*clients.AGENTS, *clients.SDKS):
+            is_product = marker.endswith("/")
+            request = request_of(marker + "1.0", {}) if is_product else request_of("", {marker: "go"})
+            self.assertFalse(clients.shows_thinking(request, PLAIN), marker)
 
     def test_cursor_is_known_by_its_bodies_whatever_its_sdk(self) -> None:
         flat = {"type": "custom", "name": "ApplyPatch", "format": {"type": "grammar"}}
