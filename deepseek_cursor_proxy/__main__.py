@@ -19,10 +19,14 @@ def main():  # type: () -> int
     # A background process ignores SIGINT, and continues to.
     if interrupted is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # An import makes no garbage; to look for some took 2 ms of every start.
+    # An import makes no garbage, and looking for some took 2 ms of every start. What it made stays: leaving that out of
+    # all later collections saves 2 ms more.
     gc.disable()
     from deepseek_cursor_proxy import cli
 
+    # PyPy's has no such function.
+    if hasattr(gc, "freeze"):
+        gc.freeze()
     gc.enable()
     if interrupted is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupted)

@@ -38,10 +38,12 @@ UNOPENED = (
 )
 
 
+_MODULES = [import_module(f"deepseek_cursor_proxy.features.{name}") for name in (*UNOPENED, *FEATURES)]
+
+
 def _collect(constant: str) -> list[Any]:
     """What the `__init__.py` of each feature has under this name."""
-    modules = (import_module(f"deepseek_cursor_proxy.features.{name}") for name in (*UNOPENED, *FEATURES))
-    return [each for module in modules for each in getattr(module, constant, ())]
+    return [each for module in _MODULES for each in getattr(module, constant, ())]
 
 
 ROUTES = Routes([*CORE_ROUTES, *_collect("ROUTES")], _collect("REFUSALS"), _collect("PREFIXES"))
