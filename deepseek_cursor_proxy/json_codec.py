@@ -277,11 +277,14 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite
 _decode = _make_decoder(_decoder)
 # The value that begins at an index of a text, and the index after it; ValueError if there is none.
 scan = _decoder.raw_decode
+
+
 # The same text for all spellings of a value: keys sorted, no white space.
-canonical_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+def canonical_json(value: Any) -> str:
+    return "".join(_encode_sorted(value, 0))
 
 
-def _make_encoder(*, ensure_ascii: bool) -> Callable[[Any, int], Iterable[str]]:
+def _make_encoder(*, ensure_ascii: bool, is_canonical: bool = False) -> Callable[[Any, int], Iterable[str]]:
     """The C encoder that JSONEncoder makes anew for every value: kept, it takes a fifth less time for a chunk.
 
     It looks for no cycles, which decoded JSON has not: its memory for them would be shared by all threads.
@@ -289,9 +292,10 @@ def _make_encoder(*, ensure_ascii: bool) -> Callable[[Any, int], Iterable[str]]:
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, allow_nan=False, separators=(",", ":"))
     make: Callable[..., Callable[[Any, int], Iterable[str]]] = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     encode_string = json.encoder.encode_basestring_ascii if ensure_ascii else json.encoder.encode_basestring
-    indent, sort_keys, skip_keys, allow_nan = None, False, False, False
+    indent, skip_keys, sort_keys, allow_nan = None, False, is_canonical, is_canonical
     return make(None, encoder.default, encode_string, indent, ":", ",", sort_keys, skip_keys, allow_nan)
 
 
 _encode = _make_encoder(ensure_ascii=False)
 _encode_ascii = _make_encoder(ensure_ascii=True)
+_encode_sorted = _make_encoder(ensure_ascii=True, is_canonical=True)

@@ -13,7 +13,6 @@ back with `tool_choice: "none"`: by DeepSeek's template they begin the prompt, a
 out of it. So 8 % of a prompt would still be cached, in place of all.
 """
 
-import json
 import re
 import threading
 from collections import OrderedDict
@@ -26,6 +25,7 @@ from deepseek_cursor_proxy.conversation import ChatRequest, Memo
 from deepseek_cursor_proxy.deepseek import tool_definitions
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.rules import is_forced
+from deepseek_cursor_proxy.json_codec import canonical_json
 from deepseek_cursor_proxy.reasoning.identity import History, MessageOutline
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -38,8 +38,6 @@ _MESSAGES_IN_MEMORY = 100_000
 # The tools of the last chats, whole: 40 of 1 kB take 250 kB.
 _BYTES_OF_TOOLS = 16 * 1024 * 1024
 
-_canonical_json = json.JSONEncoder(sort_keys=True).encode
-
 
 def sort_tools(request: ChatRequest) -> ChatRequest:
     """The request with its tools by name, in whatever order the client sends them.
@@ -49,7 +47,7 @@ def sort_tools(request: ChatRequest) -> ChatRequest:
     """
     tools, server_tools = tool_definitions.outline_tools(request.tools).by_name, request.server_tools
     if len(server_tools) > 1:
-        server_tools = tuple(sorted(server_tools, key=_canonical_json))
+        server_tools = tuple(sorted(server_tools, key=canonical_json))
     # Most requests are in order already.
     is_sorted = tools is request.tools and server_tools == request.server_tools
     return request if is_sorted else request._replace(tools=tools, server_tools=server_tools)

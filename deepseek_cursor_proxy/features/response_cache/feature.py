@@ -12,7 +12,6 @@ on its way to the client is done with a hit as well; only its heartbeats are lef
 An answer is kept if it came to its own end, `stop` or `tool_calls`, and a client can use it.
 """
 
-import hashlib
 import json
 import zlib
 from collections.abc import Generator, Iterator, Mapping
@@ -29,6 +28,7 @@ from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.features.response_cache.store import CachedAnswer, CachedAnswers
 from deepseek_cursor_proxy.json_codec import canonical_json, object_in
+from deepseek_cursor_proxy.reasoning.identity import digest
 from deepseek_cursor_proxy.storage.faults import Unusable
 
 
@@ -103,11 +103,7 @@ def cache_key(caller: bytes, url: str, body: bytes) -> bytes:
 
     How the answer is read is no part of it: the bytes are kept as they came, and read again.
     """
-    digest = hashlib.sha256()
-    for part in (caller, url.encode(), canonical_json(json.loads(body)).encode()):
-        digest.update(len(part).to_bytes(8))
-        digest.update(part)
-    return digest.digest()
+    return digest(caller, url.encode(), canonical_json(json.loads(body)).encode())
 
 
 class CacheLookup:
@@ -172,22 +168,17 @@ class AnswerRecorder:
     def __init__(self, read: Read) -> None:
         self._read = read
         self._packer = zlib.compressobj(_FASTEST)
-        self._packed: list[bytes] = []
-        self._size = 0
+        self._packed = bytearray()
 
     def read(self, data: bytes) -> ParsedEvents:
-        if self._size <= _MOST_BYTES:
-            self._add(self._packer.compress(data))
+        if len(self._packed) <= _MOST_BYTES:
+            self._packed += self._packer.compress(data)
         return self._read(data)
 
     def pack(self) -> bytes | None:
         """All bytes, once the stream is over; None if they are too many."""
-        self._add(self._packer.flush())
-        return b"".join(self._packed) if self._size <= _MOST_BYTES else None
-
-    def _add(self, packed: bytes) -> None:
-        self._packed.append(packed)
-        self._size += len(packed)
+        self._packed += self._packer.flush()
+        return bytes(self._packed) if len(self._packed) <= _MOST_BYTES else None
 
 
 def unpack(packed: bytes) -> Iterator[bytes]:
