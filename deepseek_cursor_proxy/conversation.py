@@ -96,6 +96,15 @@ class Message(NamedTuple):
         return size
 
 
+def count_prompts(messages: Sequence[Message]) -> int:
+    """The number of system messages that begin a history."""
+    # A plain loop: a generator takes three times as long, and every request counts twice.
+    for count, message in enumerate(messages):
+        if message.role != "system":
+            return count
+    return len(messages)
+
+
 class ChatName(NamedTuple):
     """What tells chats apart that begin with the same question: the client's program, and its id of the chat."""
 
@@ -151,6 +160,20 @@ def pack_items(api: str, items: Sequence[Mapping[str, Any]]) -> str:
     of Messages, {"type": "tool_use"} stands for the next one of `Message.tool_calls`.
     """
     return json.dumps({api: items}, ensure_ascii=False, separators=(",", ":"))
+
+
+def place_items(
+    items: Sequence[tuple[Mapping[str, Any], int, int]], thoughts: Sequence[str], texts: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """The items, each given with the thoughts and texts before it, and the lengths of both in their places."""
+    found: list[Mapping[str, Any]] = []
+    thoughts_at = texts_at = 0
+    for item, thoughts_end, texts_end in [*items, ({}, len(thoughts), len(texts))]:
+        words = {"thinking": thoughts[thoughts_at:thoughts_end], "text": texts[texts_at:texts_end]}
+        found += [{"type": kind, "length": len(join_pieces(pieces))} for kind, pieces in words.items() if pieces]
+        found += [item] if item else []
+        thoughts_at, texts_at = thoughts_end, texts_end
+    return found
 
 
 def unpack_items(message: Message, api: str) -> list[dict[str, Any]]:
@@ -378,19 +401,9 @@ class Reply:
                 details = json.dumps(self._details, ensure_ascii=False, separators=(",", ":"))
                 self._message = self._message._replace(details=details)
             if self._server_items:
-                self._message = self._message._replace(server_items=pack_items("answer", self._all_items()))
+                items = place_items(self._server_items, self._reasoning, self._text)
+                self._message = self._message._replace(server_items=pack_items("answer", items))
         return self._message
-
-    def _all_items(self) -> list[Mapping[str, Any]]:
-        """The items, with the lengths of the reasoning and of the text in their places."""
-        found: list[Mapping[str, Any]] = []
-        thoughts = texts = 0
-        for item, reasoning_end, text_end in [*self._server_items, ({}, len(self._reasoning), len(self._text))]:
-            words = {"thinking": self._reasoning[thoughts:reasoning_end], "text": self._text[texts:text_end]}
-            found += [{"type": kind, "length": len(join_pieces(pieces))} for kind, pieces in words.items() if pieces]
-            found += [item] if item else []
-            thoughts, texts = reasoning_end, text_end
-        return found
 
 
 @dataclass(slots=True)
@@ -423,7 +436,7 @@ def merge_details(known: list[dict[str, Any]], new: Sequence[Mapping[str, Any]])
                 target[name] = value
 
 
-def join_pieces(pieces: list[str]) -> str:
+def join_pieces(pieces: Sequence[str]) -> str:
     """The pieces as one text; a character that was cut into two surrogates becomes whole again."""
     text = "".join(pieces)
     try:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, count_prompts
 from deepseek_cursor_proxy.deepseek.chat_api import plain_text
 from deepseek_cursor_proxy.deepseek.hosts import Host
 from deepseek_cursor_proxy.deepseek.model_names import takes_later_system
@@ -33,7 +33,7 @@ class RepairedHistory(NamedTuple):
     """The history to send; `origins` holds, for each message, the index of its source in the client's history."""
 
     messages: tuple[Message, ...]
-    origins: tuple[int, ...]
+    origins: Sequence[int]
     repairs: Mapping[str, int]
 
 
@@ -46,15 +46,16 @@ _ROLES: Stage[Message, tuple[Message, ...] | None] = Stage("roles")
 def repair(messages: Sequence[Message], memory: Chat = NO_CHAT) -> RepairedHistory:
     """The same history with every call answered right after it."""
     lookup = memory.look_up(_IN_ORDER, messages)
+    unchanged = RepairedHistory(tuple(messages), range(len(messages)), {})
     if messages and _is_in_order(messages[lookup.count :]):
         lookup.store(None)
-        return RepairedHistory(tuple(messages), tuple(range(len(messages))), {})
+        return unchanged
     builder = _HistoryBuilder()
     for index, message in enumerate(messages):
         builder.add(index, message)
     repaired = builder.history()
     # DeepSeek refuses a request without messages, so empty ones stay if there are no others.
-    return repaired if repaired.messages else RepairedHistory(tuple(messages), tuple(range(len(messages))), {})
+    return repaired if repaired.messages else unchanged
 
 
 def _is_in_order(messages: Sequence[Message]) -> bool:
@@ -93,9 +94,7 @@ def use_template_roles(request: ChatRequest, host: Host, memory: Chat = NO_CHAT)
     messages = request.messages
     if takes_later_system(request.model, host):
         return request
-    leading = 0
-    while leading < len(messages) and messages[leading].role == "system":
-        leading += 1
+    leading = count_prompts(messages)
     is_before_answer = leading == len(messages) or messages[leading].role == "assistant"
     kept = max(0, leading - is_before_answer)
     lookup = memory.look_up(_ROLES, messages, kept)
@@ -192,7 +191,8 @@ class _HistoryBuilder:
 
     def _add_round(self, index: int, message: Message) -> None:
         ids = [call.id for call in message.tool_calls]
-        sent, used = set(ids), set[str]()
+        sent = set(ids)
+        used: set[str] = set()
         calls = []
         for position, call in enumerate(message.tool_calls):
             if not call.id or call.id in used:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, join_pieces, pack_items
+from deepseek_cursor_proxy.conversation import Message, Parts, ToolCall, is_blank, join_pieces, pack_items, place_items
 from deepseek_cursor_proxy.deepseek import server_tools
 from deepseek_cursor_proxy.deepseek.server_tools import RESPONSES
 from deepseek_cursor_proxy.json_codec import Json, bad_field, object_at, optional, optional_string
@@ -115,15 +115,8 @@ class _Turn:
 
     def _server_items(self) -> str:
         """The items of the turn in their order, as `pack_items` wants them."""
-        items: list[Json] = []
-        thoughts = messages = 0
         texts = [message.content if isinstance(message.content, str) else "" for message in self.messages]
-        for item, thoughts_end, messages_end in [*self.server_items, ({}, len(self.thoughts), len(texts))]:
-            items += [{"type": "thinking", "length": len(thought)} for thought in self.thoughts[thoughts:thoughts_end]]
-            items += [{"type": "text", "length": len(text)} for text in texts[messages:messages_end]]
-            items += [item] if item else []
-            thoughts, messages = thoughts_end, messages_end
-        return pack_items(RESPONSES, items)
+        return pack_items(RESPONSES, place_items(self.server_items, self.thoughts, texts))
 
     @property
     def _is_one_answer(self) -> bool:

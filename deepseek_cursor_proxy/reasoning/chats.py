@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.conversation import ChatRequest, Memo
+from deepseek_cursor_proxy.conversation import ChatRequest, Memo, count_prompts
 from deepseek_cursor_proxy.deepseek import tool_definitions
 from deepseek_cursor_proxy.deepseek.api import CHAT, UpstreamApi
 from deepseek_cursor_proxy.deepseek.rules import is_forced
@@ -108,12 +108,8 @@ def cause_of(divergence: str) -> str:
 
 
 def outline(request: ChatRequest, history: History) -> RequestOutline:
-    leading = 0
-    for message in request.messages:
-        if message.role != "system":
-            break
-        leading += 1
-    tools = tool_definitions.outline_tools(request.tools).digests
+    leading = count_prompts(request.messages)
+    tools = tool_definitions.outline_tools(request.tools).digests if request.tools else {}
     if request.server_tools:
         tools = {**tools, **tool_definitions.outline_tools(request.server_tools).digests}
     prompts = tuple([message.digest for message in history.outlines[:leading]])

@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
+from deepseek_cursor_proxy.conversation import ChatRequest, Message, count_prompts, is_blank, remove_spaces
 from deepseek_cursor_proxy.deepseek.chat_api import plain_text
 from deepseek_cursor_proxy.deepseek.history_repair import RepairedHistory, is_silent, repair
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
@@ -426,7 +426,7 @@ def transcribe(messages: Sequence[Message], last_lost: int, *, with_pictures: bo
     """The history with all up to `last_lost` and its results (and pictures) as a transcript; None without a user."""
     if not any(message.role == "user" for message in messages):
         return None
-    prompt_count = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    prompt_count = count_prompts(messages)
     boundary = last_lost + 1
     while boundary < len(messages) and messages[boundary].role == "tool":
         boundary += 1

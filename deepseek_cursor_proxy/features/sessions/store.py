@@ -26,7 +26,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.conversation import Message, count_prompts
 from deepseek_cursor_proxy.features.sessions.trajectory import (
     Json,
     Node,
@@ -428,7 +428,7 @@ class _Found(NamedTuple):
 
 def _divide(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
     """The prompts before the first other message, and the rest."""
-    count = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    count = count_prompts(messages)
     return messages[:count], messages[count:]
 
 
