@@ -27,7 +27,7 @@ from deepseek_cursor_proxy.storage.table import compress
 
 _VERSION = "dcp1."
 _SEAL_BYTES = 16
-_UNSEAL: Stage[Any, list[Any]] = Stage("unseal")
+_UNSEAL: Stage[Any, list[Any]] = Stage("unseal", is_of_json=True)
 
 
 class Sealer:

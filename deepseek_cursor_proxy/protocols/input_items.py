@@ -246,7 +246,7 @@ def _own_suffix(item: Json) -> str | None:
     return own_id[1] if own_id is not None else None
 
 
-_PARSE: Stage[Any, _Reader] = Stage("parse items")
+_PARSE: Stage[Any, _Reader] = Stage("parse items", is_of_json=True)
 
 
 def _keep_parts(item: Json, messages: list[Message]) -> list[Message]:

@@ -46,7 +46,7 @@ class ParsedHistory(NamedTuple):
 
 
 # The canonical messages for a list, and the state of the reader after the last one.
-_PARSE: "Stage[Any, tuple[tuple[Message, ...], MessageReader]]" = Stage("parse messages")
+_PARSE: "Stage[Any, tuple[tuple[Message, ...], MessageReader]]" = Stage("parse messages", is_of_json=True)
 
 
 def read(

@@ -172,7 +172,7 @@ class ToolSet:
 
 
 # The tools of a body, without its choice: an agent has up to a hundred, and the same in every request.
-_TOOLS: Stage[Any, ToolSet] = Stage("tools")
+_TOOLS: Stage[Any, ToolSet] = Stage("tools", is_of_json=True)
 
 
 def read(

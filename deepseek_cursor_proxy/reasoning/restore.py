@@ -179,7 +179,8 @@ class StoreMatch(NamedTuple):
 _UNKNOWN = StoreMatch(None, "unknown")
 
 
-class _RestoredTurn(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _RestoredTurn:
     """A restored assistant, and the match it depends on besides the history before it."""
 
     match: StoreMatch
@@ -321,7 +322,7 @@ def restore(request: ChatRequest, found: FoundTurns, memory: Chat = NO_CHAT) -> 
         is_known = index < known.settled
         match = known.turns[index].match if is_known else _match(message, blocks, keys, found.stored)
         if former is None or former.match != match:
-            # Else the same object: later stages find their results by it.
+            # Else the same object, which later stages compare at once.
             former = _restore_one(message, index, need, match, blocks)
         restored[index] = former
         messages[index] = former.message

@@ -55,12 +55,14 @@ class ChatMemoryTest(unittest.TestCase):
         self.assertIsNone(chat.look_up(STAGE, messages, "other").result)
         self.assertIsNone(chat.look_up(OTHER, messages, "one").result)
 
-    def test_equal_items_are_not_the_same(self) -> None:
+    def test_equal_messages_are_the_same_and_equal_json_values_are_not(self) -> None:
         chat, _ = self.open("a", 3)
         known = [[number] for number in range(9)]
-        chat.look_up(STAGE, known).store("known")
-        self.assertEqual(9, chat.look_up(STAGE, known).count)
-        self.assertEqual(0, chat.look_up(STAGE, [each.copy() for each in known]).count)
+        for stage, count in ((STAGE, 9), (Stage[Any, str]("json", is_of_json=True), 0)):
+            chat.look_up(stage, known).store("known")
+            self.assertEqual(9, chat.look_up(stage, known).count)
+            self.assertEqual(count, chat.look_up(stage, [each.copy() for each in known]).count)
+            self.assertEqual(0, chat.look_up(stage, [*known[:8], [9]]).count)
 
     def test_a_request_that_is_not_kept_leaves_nothing(self) -> None:
         chat, messages = self.open("a", 3)

@@ -1,9 +1,11 @@
 import unittest
 from typing import Any
 
+from deepseek_cursor_proxy.chat_memory import ChatMemory
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.errors import BadRequest
+from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.protocols.request import THINKING_FIELDS, ThinkingOptions, parse, read_thinking
 from tests.support.bad_requests import assert_named
 
@@ -93,6 +95,19 @@ class TestFields(unittest.TestCase):
         ):  # fmt: skip
             for name in names.split():
                 assert_named(self, lambda value, name=name: parsed(**{name: value}), "", (name, *values))
+
+
+class TestKnownChats(unittest.TestCase):
+    def test_values_that_python_takes_for_equal_are_read_anew(self) -> None:
+        for name in ("messages", "input"):
+            memory = ChatMemory(min_body_bytes=0)
+            for value in (1, True, 1.0):
+                part, tool = {"type": "new", "n": value}, {"name": "f", "parameters": {"const": value}}
+                history = [{"type": "message", "role": "user", "content": each} for each in ("hi", [part])]
+                body, chat = memory.decode(encode_json({name: history, "tools": [tool]}))
+                with self.subTest(name, value=value):
+                    self.assertEqual(repr(parse(body, ProxyConfig())), repr(parse(body, ProxyConfig(), chat)))
+                chat.keep()
 
 
 class TestOtherShapes(unittest.TestCase):
