@@ -29,6 +29,7 @@ for one value, such as the digest of a message, are in a Memo of their module, b
 still finds those.
 """
 
+import codecs
 import operator
 import re
 import sys
@@ -38,7 +39,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from deepseek_cursor_proxy.json_codec import MAX_JSON_VALUES, check_depth, count_value_starts, decode_json_object, scan
+from deepseek_cursor_proxy.json_codec import MAX_JSON_VALUES, count_value_starts, count_values, decode_json_object, scan
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -60,8 +61,13 @@ _MIN_BODY_BYTES = 16_384
 _MAX_MESSAGES = 5000
 # A Message and its places in the lists of all stages.
 _BYTES_PER_MESSAGE = 1000
+# A JSON value without its characters: an object, its name, a place in a list or in a small dictionary.
+_BYTES_PER_VALUE = 200
 # The names of the list of messages.
 _LISTS = ("messages", "input")
+# What is decoded at once of a long text: all of 28 MB with an emoji, it holds the interpreter for 44 ms.
+_SLICE = 1024 * 1024
+_BLANKS = " \t\n\r"
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*").match
 
 
@@ -129,13 +135,11 @@ class Chat:
 
     def name(self, response_id: str) -> None:
         """The next request may name this stored response in place of its history."""
-        if self is not NO_CHAT:
-            self.response_id = response_id
+        self.response_id = response_id
 
     def keep(self) -> None:
         """Remember the results of this request. Idempotent."""
-        if self is not NO_CHAT:
-            self._memory.put(self)
+        self._memory.put(self)
 
 
 @dataclass(eq=False, slots=True)
@@ -189,22 +193,24 @@ class ChatMemory:
         """
         if len(body) < self._min_body_bytes:
             return DecodedBody(decode_json_object(body), NO_CHAT)
-        known = self.chats()
-        commons = [chat.body.common(body) for chat in known]
-        best = max(range(len(known)), key=lambda at: commons[at].last.end, default=None)
-        common = _NO_BODY if best is None else commons[best]
-        if common is _NO_BODY and _COPIES_OF_BODY * len(body) > self._max_chat_bytes:
-            return DecodedBody(decode_json_object(body), NO_CHAT)
+        commons = [(chat, chat.body.common(body)) for chat in self.chats()]
+        best, common = max(commons, key=lambda pair: pair[1].last.end, default=(None, _NO_BODY))
+        is_kept = common is not _NO_BODY or _COPIES_OF_BODY * len(body) <= self._max_chat_bytes
+        parser: _Parser | None
         try:
-            parser = _Parser(body, common)
+            parser = _Parser(body, common, is_kept=is_kept)
             value = parser.parse()
-        except (ValueError, IndexError, RecursionError):
+        except (ValueError, IndexError, StopIteration, RecursionError):
+            # What was parsed is freed before the body is decoded again.
+            parser = None
+        if parser is None:
             return DecodedBody(decode_json_object(body), NO_CHAT)
+        if not is_kept or not parser.messages:
+            return DecodedBody(value, NO_CHAT)
         # The new chat contains these but, perhaps, for their last message, which Claude Code marks.
-        pairs = zip(known, commons, strict=True)
-        replaced = [chat for chat, part in pairs if len(part.messages) >= max(1, len(chat.body.messages) - 1)]
-        continued = known[best] if best is not None and common is not _NO_BODY else None
-        return DecodedBody(value, Chat(self, parser.body(), continued, replaced) if parser.has_messages else NO_CHAT)
+        replaced = [chat for chat, part in commons if len(part.messages) >= max(1, len(chat.body.messages) - 1)]
+        continued = best if common is not _NO_BODY else None
+        return DecodedBody(value, Chat(self, parser.body(), continued, replaced))
 
     def open_response(self, response_id: str) -> Chat:
         """A chat whose request names the response that it continues, and sends none of its history."""
@@ -241,16 +247,9 @@ class ChatMemory:
 
 def json_size(value: Any) -> int:
     """About how many bytes a JSON value takes in memory."""
-    size, left = 0, [value]
-    while left:
-        inner = left.pop()
-        size += sys.getsizeof(inner)
-        if isinstance(inner, dict):
-            left += inner.keys()
-            left += inner.values()
-        elif isinstance(inner, list):
-            left += inner
-    return size
+    if isinstance(value, dict):
+        return sys.getsizeof(value) + sum(map(sys.getsizeof, value)) + sum(map(json_size, value.values()))
+    return sys.getsizeof(value) + (sum(map(json_size, value)) if isinstance(value, list) else 0)
 
 
 # Bodies …
@@ -297,8 +296,6 @@ class _Body(NamedTuple):
     messages: tuple[_Message, ...]
     pieces: tuple[bytes, ...]
     tail: _Tail = _NO_TAIL
-    # The memory of `fields`.
-    fields_size: int = 0
 
     @property
     def last(self) -> _Message:
@@ -306,8 +303,8 @@ class _Body(NamedTuple):
 
     @property
     def size(self) -> int:
-        others = self.fields_size + self.tail.size + len(self.tail.raw)
-        return self.last.end + self.last.size + _BYTES_PER_MESSAGE * len(self.messages) + others
+        tail = self.tail.size + len(self.tail.raw)
+        return self.last.end + self.last.size + _BYTES_PER_MESSAGE * len(self.messages) + tail
 
     def common(self, body: bytes) -> "_Body":
         """The part that this body begins with."""
@@ -333,17 +330,55 @@ class _Body(NamedTuple):
 
 
 _NO_BODY = _Body({}, "", (), ())
-# For requests without a chat: short ones, huge ones, and those that are made once.
-NO_CHAT = Chat(ChatMemory(0), _NO_BODY)
+
+
+class _NoChat(Chat):
+    """For requests without a chat: short ones, huge ones, and those that are made once. Remembers nothing."""
+
+    def look_up(
+        self, stage: Stage[Item, Result], items: Sequence[Item], conditions: object = None
+    ) -> "Lookup[Item, Result]":
+        return _NOTHING_KNOWN
+
+    def name(self, response_id: str) -> None: ...
+
+    def keep(self) -> None: ...
+
+
+NO_CHAT: Chat = _NoChat(ChatMemory(0), _NO_BODY)
+_NOTHING_KNOWN: Lookup[Any, Any] = Lookup(NO_CHAT, Stage("none"), (), None)
+
+
+def _from_utf8(value: Any) -> Any:
+    """A value whose strings have a character for each byte of UTF-8, as it is meant."""
+    if isinstance(value, str):
+        return value if value.isascii() else _decode(value)
+    if isinstance(value, dict):
+        return {_from_utf8(name): _from_utf8(inner) for name, inner in value.items()}
+    return [_from_utf8(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _decode(text: str) -> str:
+    if len(text) <= _SLICE:
+        return text.encode("latin-1").decode()
+    decoded = ""
+    slices = (text[at : at + _SLICE].encode("latin-1") for at in range(0, len(text), _SLICE))
+    for piece in codecs.iterdecode(slices, "utf-8"):
+        # CPython lengthens a text in place that has no other name: no call makes all of its four bytes a character.
+        decoded += piece
+    return decoded
 
 
 class _Parser:
-    """Parses a body after its known part. Raises ValueError, IndexError or RecursionError for an unusual one.
+    """Parses a body after its known part. Raises one of the errors that `decode` knows for an unusual one.
 
-    `_text` is the body after the known part, `_at` the position behind the last token that was read.
+    `_text` is the body from `_start` on, after the known part; `_at` is the position behind the last token that was
+    read. The text has a character for each byte, and each value is decoded by itself: 28 MB of UTF-8 with one emoji
+    would be a text of 112 MB, and decoding and scanning it hold the interpreter for 46 and 62 ms.
     """
 
-    def __init__(self, body: bytes, known: _Body) -> None:
+    def __init__(self, body: bytes, known: _Body, *, is_kept: bool) -> None:
+        self._is_kept = is_kept
         self._body = body
         self._pieces = known.pieces
         self._tail = known.tail
@@ -355,77 +390,87 @@ class _Parser:
         if len(rest) > left and count_value_starts(rest) > left:
             # Some of these characters may be inside strings: decode_json_object counts exactly.
             raise ValueError
-        self._text = rest.decode()
-        self._at = 0
-        self._fields, self._fields_size = known.fields, known.fields_size
-        self._name = known.name
-        self._messages = list(known.messages)
-        self._is_known = bool(known.messages)
+        self._text = rest.decode("latin-1")
+        self._start, self._at = known.last.end, 0
+        self._fields, self._name = known.fields, known.name
+        self.messages = list(known.messages)
         # Where the list of messages ended.
         self._tail_at = 0
 
-    @property
-    def has_messages(self) -> bool:
-        return bool(self._messages)
-
     def parse(self) -> dict[str, Any]:
         value: dict[str, Any] = dict(self._fields)
-        # The new values, as deep as they are in the body.
-        new: dict[str, Any] = {}
-        if self._is_known:
-            value[self._name], new[self._name] = self._list()
+        if self.messages:
+            value[self._name] = self._list(_NO_MESSAGE)
         elif self._expect("{"):
-            self._member(value, new)
+            self._member(value)
+        while not self._has_known_tail and self._expect(",}") == ",":
+            self._member(value)
+        if self._skip_blanks() != len(self._text):
+            raise ValueError
         if self._has_known_tail:
             value |= self._tail.fields
         else:
-            while self._expect(",}") == ",":
-                self._member(value, new)
-            raw = self._text[self._tail_at :].encode()
+            raw = self._text[self._tail_at :].encode("latin-1")
             fields = {name: value[name] for name in value if name not in self._fields and name != self._name}
-            self._tail = _Tail(raw, fields, count_value_starts(raw), json_size(fields))
-        if self._skip_blanks() != len(self._text):
-            raise ValueError
-        check_depth(new)
+            values = count_values(fields)
+            self._tail = _Tail(raw, fields, values, self._memory(self._tail_at, fields, values))
         return value
 
     def body(self) -> _Body:
         """The body that was parsed, for the next one."""
-        pieces = [*self._pieces, self._body[sum(map(len, self._pieces)) : self._messages[-1].end]]
+        pieces = [*self._pieces, self._body[sum(map(len, self._pieces)) : self.messages[-1].end]]
         while len(pieces) > 1 and len(pieces[-2]) < 2 * len(pieces[-1]):
             pieces[-2:] = [b"".join(pieces[-2:])]
-        return _Body(self._fields, self._name, tuple(self._messages), tuple(pieces), self._tail, self._fields_size)
+        return _Body(self._fields, self._name, tuple(self.messages), tuple(pieces), self._tail)
 
-    def _member(self, value: dict[str, Any], new: dict[str, Any]) -> None:
-        name, self._at = scan(self._text, self._skip_blanks())
+    def _member(self, value: dict[str, Any]) -> None:
+        name = self._value()
         self._expect(":")
         if not isinstance(name, str) or name in value:
             # The last of two fields with one name counts, and the known part would have the first.
             raise ValueError
         if name in _LISTS and not self._name and self._text[self._skip_blanks()] == "[":
-            self._fields, self._name, self._fields_size = dict(value), name, json_size(value)
-            value[name], new[name] = self._list()
+            values = count_values(value)
+            self._fields, self._name = dict(value), name
+            # The list itself is a value, too.
+            value[name] = self._list(_Message(0, None, values + 1, self._memory(0, value, values)))
         else:
-            value[name], self._at = scan(self._text, self._skip_blanks())
-            new[name] = value[name]
+            value[name] = self._value()
 
-    def _list(self) -> tuple[list[Any], list[Any]]:
-        """All messages, and the new ones among them."""
-        new: list[Any] = []
-        # The first message begins with the body, any other where the one before it ended.
-        begin = self._at if self._is_known else 0
-        while self._expect(",]" if self._messages else "[") != "]":
-            value, end = scan(self._text, self._skip_blanks())
-            raw = self._text[begin:end].encode()
-            last = self._messages[-1] if self._messages else _NO_MESSAGE
-            counts = (last.values + count_value_starts(raw), last.size + json_size(value))
-            self._messages.append(_Message(last.end + len(raw), value, *counts))
-            if len(self._messages) > _MAX_MESSAGES:
+    def _list(self, last: _Message) -> list[Any]:
+        """All messages; without a known one, `last` counts what precedes the list."""
+        last = self.messages[-1] if self.messages else last
+        while self._expect(",]" if self.messages else "[") != "]":
+            start, value = self._at, self._value()
+            # Two levels down in the body.
+            values = count_values(value, outside=2)
+            size = last.size + self._memory(start, value, values)
+            last = _Message(self._start + self._at, value, last.values + values + 1, size)
+            self.messages.append(last)
+            if len(self.messages) > _MAX_MESSAGES:
                 raise ValueError
-            new.append(value)
-            begin = self._at = end
         self._tail_at = self._at - 1
-        return [message.value for message in self._messages], new
+        return [message.value for message in self.messages]
+
+    def _value(self) -> Any:
+        """Read the next value."""
+        start = self._skip_blanks()
+        value, self._at = scan(self._text, start)
+        if self._text.isascii():
+            return value
+        if self._text.find("\\u", start, self._at) < 0:
+            return _from_utf8(value)
+        # An escape is a whole character, and not a byte of one.
+        return scan(self._text[start : self._at].encode("latin-1").decode(), 0)[0]
+
+    def _memory(self, start: int, value: Any, values: int) -> int:
+        """About how many bytes a value takes that was read from there on; much faster than `json_size`."""
+        if not self._is_kept:
+            return 0
+        text = self._text[start : self._at]
+        # One emoji makes each character of a string four bytes.
+        is_narrow = text.isascii() and "\\u" not in text
+        return sys.getsizeof(text) + _BYTES_PER_VALUE * values if is_narrow else json_size(value)
 
     def _expect(self, expected: str) -> str:
         """Read the next character that is no blank; ValueError if it is none of these."""
@@ -436,7 +481,9 @@ class _Parser:
         return character
 
     def _skip_blanks(self) -> int:
-        blanks = _WHITE_SPACE(self._text, self._at)
-        assert blanks is not None
-        self._at = blanks.end()
+        # Most clients write none.
+        if self._text[self._at : self._at + 1] in _BLANKS:
+            blanks = _WHITE_SPACE(self._text, self._at)
+            assert blanks is not None
+            self._at = blanks.end()
         return self._at

@@ -8,7 +8,6 @@ clients. In upstream's JSON such a field counts as absent (`as_object`, `as_list
 """
 
 import codecs
-import itertools
 import json
 import json.encoder
 import re
@@ -30,6 +29,10 @@ MAX_JSON_DEPTH = 200
 # Decoding costs per value and holds the GIL: 45 MB of empty lists took a gigabyte, of short keys thirteen seconds. The
 # longest histories of agents have some ten thousand values.
 MAX_JSON_VALUES = 500_000
+
+# Longer texts are processed in slices. One call for all of 28 MB holds the interpreter for up to 150 ms, while the
+# streams of others wait; and a copy of a text with a single emoji takes four bytes for each of its characters.
+LONG_TEXT = 65_536
 
 _NESTS = frozenset((dict, list))
 
@@ -60,10 +63,11 @@ def decode_json_object(body: bytes) -> dict[str, Any]:
         raise BadRequest("The request body is empty; send a JSON object.", code="empty_body")
     try:
         text = body.removeprefix(codecs.BOM_UTF8).decode()
-        _check_value_count(body)
+        if len(body) > MAX_JSON_VALUES:
+            _check_value_count(body)
         value = _decode(text)
         if len(text) >= _LONG_TO_COUNT or text.count("{") + text.count("[") > MAX_JSON_DEPTH:
-            check_depth(value)
+            count_values(value)
     except UnicodeDecodeError as error:
         raise BadRequest(f"The request body is not UTF-8 (byte {error.start}).", code="invalid_json") from None
     except RecursionError:
@@ -86,7 +90,7 @@ def decode_upstream_json(data: str | bytes) -> Any:
         value = _decode_upstream(text)
         # Counting is cheap, and enough for the events of a stream.
         if len(text) >= _LONG_TO_COUNT or text.count("{") + text.count("[") > MAX_JSON_DEPTH:
-            check_depth(value)
+            count_values(value)
         return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -209,7 +213,7 @@ def as_list(value: object) -> list[Any]:
 
 def _check_value_count(body: bytes) -> None:
     """Raise BadRequest for too many values; commas and brackets inside strings do not count."""
-    if len(body) <= MAX_JSON_VALUES or count_value_starts(body) <= MAX_JSON_VALUES:
+    if count_value_starts(body) <= MAX_JSON_VALUES:
         return
     # A value has at most two strings, its name and itself, so more strings are too many values as well.
     rest, strings = _STRING.subn(b"", body, 2 * MAX_JSON_VALUES + 1)
@@ -222,19 +226,28 @@ def _check_value_count(body: bytes) -> None:
 
 def count_value_starts(body: bytes) -> int:
     """An upper bound for the number of values: each begins after one of these bytes."""
+    if len(body) > LONG_TEXT:
+        return sum([count_value_starts(body[at : at + LONG_TEXT]) for at in range(0, len(body), LONG_TEXT)])
     return len(body) - len(body.translate(None, b",[{"))
 
 
-def check_depth(value: Any) -> None:
-    """Raise RecursionError for a value that is nested too deeply, as Python does for a much deeper one."""
-    # Only dicts and lists: strings and numbers are most of a request.
-    level = [value] if type(value) in _NESTS else []
-    for _ in range(MAX_JSON_DEPTH):
-        inside = itertools.chain.from_iterable(value.values() if type(value) is dict else value for value in level)
-        level = [value for value in inside if type(value) in _NESTS]
-        if not level:
-            return
-    raise RecursionError
+def count_values(value: Any, outside: int = 0) -> int:
+    """How many values `count_value_starts` counts for it, but for those in strings.
+
+    Raises RecursionError for a value that is nested too deeply, as Python does for a much deeper one; it may be inside
+    others, so many levels down.
+    """
+    kind = type(value)
+    if kind is not dict and kind is not list:
+        return 0
+    if outside == MAX_JSON_DEPTH:
+        raise RecursionError
+    count = len(value) or 1
+    for inner in value.values() if kind is dict else value:
+        # Strings are most of a request.
+        if type(inner) in _NESTS:
+            count += count_values(inner, outside + 1)
+    return count
 
 
 # Also matches an unterminated string, so that the regex never backtracks.
@@ -275,8 +288,8 @@ def _make_decoder(decoder: json.JSONDecoder) -> Callable[[str], Any]:
 _decode_upstream = _make_decoder(json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite_or_none))
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 _decode = _make_decoder(_decoder)
-# The value that begins at an index of a text, and the index after it; ValueError if there is none.
-scan = _decoder.raw_decode
+# The value that begins at an index of a text, and the index after it; StopIteration if there is none.
+scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # type: ignore[attr-defined]
 
 
 # The same text for all spellings of a value: keys sorted, no white space.

@@ -115,12 +115,14 @@ class ChatMemoryTest(unittest.TestCase):
 
     def test_the_bound_counts_all_that_the_chats_hold(self) -> None:
         """In strings of one, two and four bytes a character, in small values, and in what leaves with a chat."""
-        for name, message in (("ascii", "x" * 2000), ("wide", "\U0001f600" + "x" * 500), ("small", [{"a": 1}] * 20)):
+        wide = "\U0001f600" + "x" * 500
+        for name, message in (("ascii", "x" * 2000), ("wide", wide), ("escaped", wide), ("small", [{"a": 1}] * 20)):
             with self.subTest(name), traced_memory() as traced:
                 memory = ChatMemory(2_000_000, itertools.count(0, 60).__next__, min_body_bytes=0)
                 for number in range(25):
                     messages = [f"{name} {number}", *[message] * 60]
-                    value, chat = memory.decode(encode_json({"messages": messages}))
+                    body = json.dumps({"messages": messages}, ensure_ascii=name == "escaped").encode()
+                    value, chat = memory.decode(body)
                     copies = [encode_json(each) for each in value["messages"]]
                     chat.look_up(STAGE, value["messages"]).store("", 0)
                     chat.look_up(OTHER, value["messages"]).store(copies, sum(map(len, copies)))  # type: ignore[arg-type]
@@ -168,6 +170,56 @@ class TestChatBodies(unittest.TestCase):
                 for turns in (1, 2, 2, 3, 7, 4, 0, 5):
                     body = json.dumps(chat(turns, tools=[{"n": turns}], stream=True), **forms).encode()
                     self.assert_read_alike(bodies, body)
+
+    def test_long_messages_are_read_in_slices_as_if_they_were_new(self) -> None:
+        with patch.object(json_codec, "LONG_TEXT", 5), patch.object(chat_memory, "_SLICE", 3):
+            self.test_a_chat_that_grows_is_read_as_if_it_were_new()
+            self.test_a_crowd_is_refused_however_it_came_about()
+            self.test_characters_and_their_escapes_are_read_alike_side_by_side()
+            bodies = Bodies()
+            bodies.decode(encode_json(chat(2)))
+            self.assertEqual(1, len(bodies.known()))
+
+    def test_a_chat_that_is_too_long_to_keep_is_read_alike(self) -> None:
+        bodies = Bodies(1000)
+        self.assert_read_alike(bodies, encode_json(chat(10)))
+        self.assertEqual([], bodies.known())
+
+    def test_a_body_that_is_not_kept_is_held_as_text_and_as_values_alone(self) -> None:
+        for name, end in (("one message", b"]}"), ("unusual", b'],"a":1,"a":1}'), ("many", b',""' * 5000 + b"]}")):
+            body = b'{"messages":["' + "\U0001f600".encode() + b"x" * 1_000_000 + b'"' + end
+            with self.subTest(name), traced_memory() as traced:
+                ChatMemory(1_000_000).decode(body)
+                self.assertLess(traced.peak(), 9_000_000)
+
+    def test_an_emoji_in_one_message_makes_no_other_wider(self) -> None:
+        body = encode_json({"messages": ["\U0001f600", *["x" * 100_000] * 10]})
+        with traced_memory() as traced:
+            ChatMemory(1_000_000).decode(body)
+            # The text, and the values.
+            self.assertLess(traced.peak(), 2_500_000)
+
+    def test_characters_and_their_escapes_are_read_alike_side_by_side(self) -> None:
+        texts = (
+            "é",
+            "\\u00e9",
+            "Ã©",
+            "\\u00c3\\u00a9",
+            "\U0001f600",
+            "\\ud83d\\ude00",
+            "\\ud83d",
+            "\\\\u00e9",
+            "\x80\u0100",
+        )
+        for one, other in itertools.product(texts, texts):
+            bodies, message = Bodies(), f'{{"{one}":["{one}{other}",{{"{other}":1.5}}]}}'
+            with self.subTest(message):
+                for body in (
+                    f'{{"{one}":"{other}","messages":[{message}],"{other}x":"{one}"}}',
+                    f'{{"input":[{message}]}}',
+                ):
+                    for each in (body, body.replace("[{", '["' + other + '",{', 1), body):
+                        self.assert_read_alike(bodies, each.encode())
 
     def test_a_message_that_ends_like_the_last_body_is_no_end_of_the_messages(self) -> None:
         bodies = Bodies()
@@ -230,7 +282,11 @@ class TestChatBodies(unittest.TestCase):
                         self.assert_read_alike(bodies, encode_json(body))
 
     def test_a_crowd_is_refused_however_it_came_about(self) -> None:
-        bodies = Bodies()
+        crowds: tuple[Any, ...] = (1, [], {}, [0, 0], {"a": [[]]}, "[,,")
         with patch.object(json_codec, "MAX_JSON_VALUES", 40), patch.object(chat_memory, "MAX_JSON_VALUES", 40):
-            for count in range(1, 60, 3):
-                self.assert_read_alike(bodies, encode_json({"messages": [1] * count, "tools": [2] * 7}))
+            for message in crowds:
+                bodies = Bodies()
+                for count in range(1, 60, 3):
+                    many = [message] * count
+                    self.assert_read_alike(bodies, encode_json({"messages": many, "tools": [2] * 7}))
+                    self.assert_read_alike(bodies, encode_json({"tools": [2] * 7, "messages": many}))

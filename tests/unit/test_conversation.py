@@ -3,7 +3,7 @@ import json
 import unittest
 from typing import Any
 
-from deepseek_cursor_proxy.chat_memory import json_size
+from deepseek_cursor_proxy.chat_memory import ChatMemory, json_size
 from deepseek_cursor_proxy.conversation import (
     CallPiece,
     Delta,
@@ -35,6 +35,10 @@ class TestSizes(unittest.TestCase):
                     taken = memory.held()
                 # With what is counted for any message.
                 self.assertGreater(json_size(value) + 1000, taken)
+                body = b'{"messages": [%b], "tools": [%b]}' % ((written.encode(),) * 2)
+                read = ChatMemory(min_body_bytes=0).decode(body).chat.body
+                self.assertGreater(read.last.size + 1000, taken)
+                self.assertGreater(read.tail.size + 1000, taken)
 
 
 class TestMemo(unittest.TestCase):
