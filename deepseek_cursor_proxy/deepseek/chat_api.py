@@ -12,22 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import (
-    CallPiece,
-    ChatRequest,
-    Delta,
-    Memo,
-    Message,
-    OtherReasoning,
-    Parts,
-)
+from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Memo, Message, OtherReasoning, Parts
 from deepseek_cursor_proxy.deepseek import server_tools, tool_definitions
 from deepseek_cursor_proxy.deepseek.hosts import DEEPSEEK, Host, ReasoningForm
 from deepseek_cursor_proxy.deepseek.images import attachments, placeholder
 from deepseek_cursor_proxy.deepseek.model_names import can_see_images
 from deepseek_cursor_proxy.deepseek.rules import FILLER
 from deepseek_cursor_proxy.errors import UpstreamFailed
-from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json, object_in
+from deepseek_cursor_proxy.json_codec import LONG_TEXT, as_list, as_object, as_text, encode_json, object_in
 
 # More parallel calls than any model makes. A larger index is damaged data.
 _MAX_INDEX = 128
@@ -41,7 +33,7 @@ _tools: Memo[ToolsKey, bytes] = Memo(MAX_BYTES_OF_TOOLS, lambda key, text: sum(m
 
 def payload(request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
     history = messages(request, host)
-    body = frame(request, history, all_tools(request), host)
+    body = frame(request, history, all_tools(request) if request.tools or request.server_tools else (), host)
     if (instruction := schema_instruction(body.get("response_format"))) is not None:
         # After the system prompt: this API has JSON mode, but no schemas.
         history.insert(count_prompts(history), {"role": "system", "content": instruction})
@@ -52,7 +44,10 @@ def payload(request: ChatRequest, host: Host = DEEPSEEK) -> dict[str, Any]:
 def encode(request: ChatRequest, memory: Chat = NO_CHAT, host: Host = DEEPSEEK) -> bytes:
     """The JSON of the payload. Messages that the chat memory knows, and known lists of tools, are not encoded again."""
     has_tools = bool(request.tools or request.server_tools)
-    if (memory is NO_CHAT and not has_tools) or adds_messages(request):
+    is_short = (
+        memory is NO_CHAT and not has_tools and not any(len(each.content) > LONG_TEXT for each in request.messages)
+    )
+    if is_short or adds_messages(request):
         return encode_json(payload(request, host))
     # The first match is the placeholder: only strings precede it, and JSON escapes quotes
     # inside strings.
@@ -69,13 +64,23 @@ def encode(request: ChatRequest, memory: Chat = NO_CHAT, host: Host = DEEPSEEK) 
     host_key = (host.name, host.form, host.requires_reasoning)
     names = tuple(request.sent_names.items())
     conditions = (request.thinking, can_see_images(request.model), names, bool(request.server_tools), host_key)
-    messages = encode_each(
-        _ENCODE, request, memory, conditions, lambda message: encode_json(message_fields(message, request, host))
-    )
+    messages = encode_each(_ENCODE, request, memory, conditions, lambda each: _encode_message(each, request, host))
     # One join: every copy of a megabyte counts.
     messages[0] = before + name + messages[0]
     messages[-1] += after
     return b",".join(messages)
+
+
+def _encode_message(message: Message, request: ChatRequest, host: Host) -> bytes:
+    """The JSON of its fields; that of a long text is made in slices."""
+    fields = message_fields(message, request, host)
+    content = fields["content"]
+    if len(content) <= LONG_TEXT or not isinstance(content, str):
+        return encode_json(fields)
+    # The first match is the field itself: JSON escapes quotes inside strings.
+    before, name, after = encode_json({**fields, "content": ""}).partition(b'"content":"')
+    slices = [encode_json(content[at : at + LONG_TEXT])[1:-1] for at in range(0, len(content), LONG_TEXT)]
+    return b"".join([before, name, *slices, after])
 
 
 def encode_each(
@@ -97,7 +102,7 @@ def tools_key(request: ChatRequest) -> ToolsKey:
     """A key that two requests share if, and only if, their tools are sent with the same bytes."""
     # Not joined: each part has its hash already, and is nearly always the same object as in the last request.
     names = encode_json(list(request.sent_names.items())) if request.sent_names else b""
-    of_server = tool_definitions.outline_tools(request.server_tools).keys
+    of_server = tool_definitions.outline_tools(request.server_tools).keys if request.server_tools else ()
     return (*tool_definitions.outline_tools(request.tools).keys, names, *of_server)
 
 
@@ -117,10 +122,12 @@ def frame(request: ChatRequest, messages: object, tools: object, host: Host = DE
     if request.stream:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
-    body.update(request.params)
-    if not host.has_extensions and "user_id" in body:
-        body["user"] = body.pop("user_id")
-    body.update(host.options)
+    if request.params:
+        body.update(request.params)
+        if not host.has_extensions and "user_id" in body:
+            body["user"] = body.pop("user_id")
+    if host.options:
+        body.update(host.options)
     return body
 
 
@@ -176,8 +183,9 @@ def adds_messages(request: ChatRequest) -> bool:
     form = request.params.get("response_format")
     if form is not None and form.get("type") == "json_schema":
         return True
-    results = [message.content for message in request.messages if message.role == "tool"]
-    return can_see_images(request.model) and not all(isinstance(content, str) for content in results)
+    if not can_see_images(request.model):
+        return False
+    return not all(isinstance(message.content, str) for message in request.messages if message.role == "tool")
 
 
 def _image_message(images: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def placeholder(part: Mapping[str, Any]) -> str:
 def check(messages: Iterable[Message]) -> None:
     """Raise a BadRequest or TooLarge that names the limit if DeepSeek's vision models would refuse the images."""
     # Images of system and assistant messages become placeholders.
-    visible_parts = [part for message in messages if message.role in ("user", "tool") for part in attachments(message)]
-    urls = [_source(part) for part in visible_parts if part["type"] == "image_url"]
+    visible = [each.content for each in messages if not isinstance(each.content, str) and each.role in ("user", "tool")]
+    urls = [_source(part) for parts in visible for part in parts if part["type"] == "image_url"]
     total = 0
     for url in urls:
         _, data = _split_url(url)

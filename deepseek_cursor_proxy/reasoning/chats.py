@@ -45,7 +45,8 @@ def sort_tools(request: ChatRequest) -> ChatRequest:
     Tools are at the front of DeepSeek's prompt, so the same tools in another order make it read, and bill, the whole
     chat anew: measured hits fell from 99.9 % to 0. Some clients shuffle theirs from request to request.
     """
-    tools, server_tools = tool_definitions.outline_tools(request.tools).by_name, request.server_tools
+    tools = tool_definitions.outline_tools(request.tools).by_name if request.tools else request.tools
+    server_tools = request.server_tools
     if len(server_tools) > 1:
         server_tools = tuple(sorted(server_tools, key=canonical_json))
     # Most requests are in order already.

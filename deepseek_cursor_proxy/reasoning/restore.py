@@ -448,9 +448,13 @@ def _transcript(messages: Sequence[Message]) -> str:
     entries = [_entry(message) for message in messages]
     # The transcript's digest is in every line that we add: a tool result cannot predict it, so it can neither forge a
     # role nor end the transcript; and the same transcript has the same lines in every later request.
-    mark = hashlib.sha256("\0".join(text for _, text in entries).encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    lines = [f"--- {mark} {role} ---\n{text}" for role, text in entries]
-    return "\n\n".join([_PREAMBLE, f"--- {mark} transcript ---", *lines, f"--- {mark} end of transcript ---"])
+    digest = hashlib.sha256()
+    for _, text in entries:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    mark = digest.hexdigest()[:8]
+    # One join: each copy of 28 MB with a single emoji takes 112.
+    pieces = [piece for role, text in entries for piece in (f"--- {mark} {role} ---\n", text, "\n\n")]
+    return "".join([_PREAMBLE, f"\n\n--- {mark} transcript ---\n\n", *pieces, f"--- {mark} end of transcript ---"])
 
 
 def _entry(message: Message) -> tuple[str, str]:

@@ -1,7 +1,9 @@
 import json
 import unittest
 from typing import Any
+from unittest.mock import patch
 
+from deepseek_cursor_proxy import json_codec
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Message, Reply, ToolCall
 from deepseek_cursor_proxy.deepseek import chat_api, chat_stream, rules
 from deepseek_cursor_proxy.deepseek.chat_api import AnswerCalls
@@ -206,6 +208,11 @@ class TestEncode(unittest.TestCase):
         }.items():
             for when in ("first", "again"):
                 self.assertEqual(encode_json(chat_api.payload(request)), self.body(request), (name, when))
+
+    def test_a_long_text_is_sent_in_slices_with_the_same_bytes(self) -> None:
+        with patch.object(chat_api, "LONG_TEXT", 3), patch.object(json_codec, "LONG_TEXT", 3):
+            self.test_the_upstream_body_is_the_json_of_the_payload_every_time()
+            self.test_half_a_surrogate_pair_is_sent_unchanged()
 
     def test_half_a_surrogate_pair_is_sent_unchanged(self) -> None:
         request = REQUEST._replace(messages=(user("half \ud800"), user("whole 😀")))
