@@ -168,9 +168,10 @@ class App:
     def __call__(self, request: HttpRequest) -> HttpReply:
         name, report = None, None
         prefix, request = self._routes.split(request)
+        added = self._cors_headers
         try:
             if request.method == "OPTIONS":
-                return HttpReply(204, headers=(("Allow", _METHODS), *self._cors_headers))
+                return HttpReply(204, headers=(("Allow", _METHODS), *added))
             found = self._routes.find(request.method, request.path)
             if found is None:
                 return self._reply_without_route(request)
@@ -184,7 +185,7 @@ class App:
                 reply = method(endpoint_class(services, report), request, group)
                 header = _REQUEST_ID_HEADERS.get(route.api)
                 if header is not None and header not in dict(reply.headers):
-                    reply = reply._replace(headers=(*reply.headers, (header, new_request_id())))
+                    added = ((header, new_request_id()), *added)
             else:
                 reply = endpoint(self._config, request, group)
         except errors.ProxyError as error:
@@ -193,7 +194,7 @@ class App:
             # The client left, or this is a bug, which the server answers.
             self._report_refused(error, request, name, report)
             raise
-        return HttpReply(reply.status, reply.body, reply.headers + self._cors_headers) if self._cors_headers else reply
+        return HttpReply(reply.status, reply.body, reply.headers + added) if added else reply
 
     def _reply_without_route(self, request: HttpRequest) -> HttpReply:
         is_read = request.method in ("GET", "HEAD")
@@ -251,7 +252,7 @@ def error_headers(error: errors.ProxyError) -> Headers:
 def new_request_id() -> str:
     """An id of a request, as clients quote it when they report a problem."""
     # Not os.urandom(), which leaves the GIL to other threads.
-    return f"req_{random.getrandbits(96):024x}"
+    return f"req_{random.getrandbits(96).to_bytes(12).hex()}"
 
 
 @cache

@@ -101,10 +101,11 @@ class ChunkedBody(BodyDecoder):
         self._expected, self._max_line = _SIZE_LINE, _MAX_SIZE_LINE
 
     def feed(self, data: bytes) -> bytes:
-        single = self._single_chunk(data)
-        if single is not None and (self._limit is None or self._total + len(single) <= self._limit):
-            self._total += len(single)
-            return single
+        if self._expected is _SIZE_LINE and not (self._left or self._line):
+            single = _single_chunk(data)
+            if single is not None and (self._limit is None or self._total + len(single) <= self._limit):
+                self._total += len(single)
+                return single
         payload: list[bytes] = []
         position = 0
         while position < len(data) and not self.is_complete:
@@ -123,17 +124,6 @@ class ChunkedBody(BodyDecoder):
             position += len(piece)
         self.rest += data[position:]
         return b"".join(payload)
-
-    def _single_chunk(self, data: bytes) -> bytes | None:
-        """The content if these bytes are exactly one chunk, as most events arrive; None for any other."""
-        if self._expected is not _SIZE_LINE or self._left or self._line:
-            return None
-        match = _SIZE_LINE.match(data)
-        if match is None or not data.endswith(b"\r\n"):
-            return None
-        start, end = match.end(), len(data) - 2
-        is_whole = int(match[1], 16) == end - start and start < end
-        return data[start:end] if is_whole and start <= _MAX_SIZE_LINE else None
 
     def _whole_chunks(self, data: bytes, position: int, payload: list[bytes]) -> int:
         """The end of the whole chunks from `position` on: one by one, a megabyte of tiny ones took seconds."""
@@ -171,6 +161,13 @@ class ChunkedBody(BodyDecoder):
         else:
             self._max_line -= len(match[0])
             self.is_complete = match[0] == b"\r\n"
+
+
+def _single_chunk(data: bytes) -> bytes | None:
+    """The content if these bytes are exactly one chunk, as most events arrive; None for any other."""
+    line, _, rest = data.partition(b"\r\n")
+    size = len(rest) - 2
+    return rest[:size] if size > 0 and line == b"%x" % size and rest.endswith(b"\r\n") else None
 
 
 def chunk(data: bytes) -> bytes:

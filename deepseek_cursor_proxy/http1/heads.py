@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
+from itertools import starmap
 from typing import Generic, NamedTuple, TypeVar
 
 from deepseek_cursor_proxy.errors import ProtocolError
@@ -35,7 +36,8 @@ _REQUEST_LINE = re.compile(rf"({TOKEN}{{1,32}}) ([!\"$-~]++) HTTP/([0-9])\.([0-9
 _STATUS_LINE = re.compile(rf"HTTP/1\.([0-9]) ([1-9][0-9]{{2}})(?: {TEXT}*+)?".encode())
 # A registered name without RFC 3986's sub-delims: DNS has none, and a comma means two Hosts that were merged.
 _AUTHORITY = r"(?:\[[0-9A-F.]*+:[0-9A-F:.]++\]|(?:[0-9A-Z._~-]++|%[0-9A-F]{2})+)(?::[0-9]{0,5})?"
-_HOST = re.compile(rf"(?=.{{1,261}}\Z){_AUTHORITY}", re.IGNORECASE | re.ASCII)  # DNS ends at 255, a port at :65535
+_LONGEST_HOST = 261  # DNS ends at 255, a port at :65535
+_HOST = re.compile(rf"(?=.{{1,{_LONGEST_HOST}}}\Z){_AUTHORITY}", re.IGNORECASE | re.ASCII)
 _ABSOLUTE = rf"(?ai)https?://{_AUTHORITY}(?=[/?]|\Z)"  # compiled when a client sends such a target
 _LINE_BYTES = bytes(byte for byte in range(256) if byte in b"\t\r\n" or (byte >= 32 and byte != 127))
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -149,11 +151,11 @@ def parse_whole_head(data: bytes, parse: Callable[[bytes], Head]) -> ReceivedHea
     HeadBuffer would let it pass: no line that parses has a control character, and the bounds are far away. HeadBuffer
     or `parse` after it refuses what does not parse, with the message for what is wrong.
     """
-    end = data.find(b"\r\n\r\n", 0, _SHORT_HEAD)
-    if end < 0 or data.count(b"\r\n", 0, end) > MAX_FIELDS:
+    end = data.find(b"\r\n\r\n")
+    if not 0 <= end < _SHORT_HEAD or (head := data[:end]).count(b"\r\n") > MAX_FIELDS:
         return None
     try:
-        return ReceivedHead(parse(data[:end]), data[end + 4 :])
+        return ReceivedHead(parse(head), data[end + 4 :])
     except (ProtocolError, ValueError):
         return None
 
@@ -164,9 +166,15 @@ def parse_request_head(head: bytes) -> RequestHead:
     parse_line = _parse_request_line if len(line) <= _SHORT_LINE else _parse_request_line.__wrapped__
     method, target, version = parse_line(line)
     headers = _parse_fields(fields, ProtocolError)
-    if not _HOST.fullmatch(headers.get("host", "" if version == (1, 1) else "unnamed")):
+    host = headers.get("host", "" if version == (1, 1) else "unnamed")
+    if len(host) > _LONGEST_HOST or not _is_host(host):
         raise ProtocolError("The Host header is missing or not of the form host[:port].")
     return RequestHead(method, target, version, headers)
+
+
+@lru_cache(_CACHED_LINES)
+def _is_host(text: str) -> bool:
+    return _HOST.fullmatch(text) is not None
 
 
 @lru_cache(_CACHED_LINES)
@@ -190,10 +198,17 @@ def _parse_request_line(line: bytes) -> tuple[str, str, tuple[int, int]]:
 def parse_response_head(head: bytes) -> ResponseHead:
     """The values of a head that HeadBuffer let pass; or a ValueError."""
     line, *fields = head.split(b"\r\n")
+    parse_line = _parse_status_line if len(line) <= _SHORT_LINE else _parse_status_line.__wrapped__
+    status, version = parse_line(line)
+    return ResponseHead(status, version, _parse_fields(fields, bad_response))
+
+
+@lru_cache(_CACHED_LINES)
+def _parse_status_line(line: bytes) -> tuple[int, tuple[int, int]]:
     match = _STATUS_LINE.fullmatch(line)
     if match is None:
         raise ValueError("the status line is not of the form `HTTP/1.1 200 OK`")
-    return ResponseHead(int(match[2]), (1, int(match[1])), _parse_fields(fields, bad_response))
+    return int(match[2]), (1, int(match[1]))
 
 
 def _parse_fields(lines: list[bytes], fault: Fault) -> dict[str, str]:
@@ -242,26 +257,22 @@ def keeps_alive(version: tuple[int, int], headers: Mapping[str, str]) -> bool:
     return "close" not in tokens and (version >= (1, 1) or "keep-alive" in tokens)
 
 
-def reply_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
-    """The head of a reply to a client; refuses a header that would become two."""
-    return _join_head(f"HTTP/1.1 {status} {_REASONS.get(status, '')}".encode(), headers)
+def reply_head(status: int, headers: Iterable[tuple[str, str]], own_lines: bytes = b"") -> bytes:
+    """The head of a reply to a client, `own_lines` unchecked at its end; refuses a header that would become two."""
+    return b"".join([_status_line(status), *starmap(_field_line, headers), own_lines, b"\r\n"])
 
 
 def request_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
     """The head of a request to DeepSeek; refuses a target or a header that would become two."""
-    return _join_head(_request_line(method, target), headers)
-
-
-def _join_head(first_line: bytes, headers: Iterable[tuple[str, str]]) -> bytes:
-    return b"\r\n".join([first_line, *[_field_line(name, value) for name, value in headers], b"", b""])
-
-
-@lru_cache(_CACHED_LINES)
-def _request_line(method: str, target: str) -> bytes:
     line = f"{method} {target} HTTP/1.1".encode()
     if not _REQUEST_LINE.fullmatch(line):
         raise ValueError("the method or the target of the request contains forbidden characters")
-    return line
+    return b"".join([line, b"\r\n", *starmap(_field_line, headers), b"\r\n"])
+
+
+@lru_cache(_CACHED_LINES)
+def _status_line(status: int) -> bytes:
+    return f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n".encode()
 
 
 @lru_cache(_CACHED_LINES)
@@ -270,4 +281,4 @@ def _field_line(name: str, value: str) -> bytes:
     match = _FIELD.fullmatch(line)
     if match is None or len(match[1]) != len(name):
         raise ValueError(f"the header {name[:40]!a} has a name or a value with forbidden characters")
-    return line
+    return line + b"\r\n"

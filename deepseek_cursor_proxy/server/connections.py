@@ -38,7 +38,7 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.bodies import ContentDecoder, DecodedTooLarge
-from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest, Pieces
+from deepseek_cursor_proxy.http1.messages import Body, HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.net.threads import ReusedThreads
 from deepseek_cursor_proxy.net.wait import ReadWaiter, Wakeup, pause, wait_until_client_reads
 
@@ -54,7 +54,7 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # An aborted connection ends within moments.
 _CLOSE_SECONDS = 1.0
 # By whether it stays open; always sent, because HTTP/1.0 assumes the opposite of 1.1.
-_CONNECTION: dict[bool, Headers] = {True: (("Connection", "keep-alive"),), False: (("Connection", "close"),)}
+_CONNECTION = {True: b"Connection: keep-alive\r\n", False: b"Connection: close\r\n"}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _RECEIVE_BYTES = 65536
 # What the system buffers for a client that reads slowly. By default Linux grows it to 4 MB, all of which is generated
@@ -392,31 +392,26 @@ class ClientConnection:
                 view = view[self.sock.send(view) :]
 
     def _stream(self, reply: HttpReply, body: Body | Pieces, *, is_persistent: bool, is_chunked: bool) -> None:
-        coding: Headers = (("Transfer-Encoding", "chunked"),) if is_chunked else ()
+        """Send the head, then every piece as one write, the end with the last."""
+        frame: Callable[[bytes], bytes] = bodies.chunk if is_chunked else bytes
+        coding, end = (b"Transfer-Encoding: chunked\r\n", bodies.LAST_CHUNK) if is_chunked else (b"", b"")
+        answer = None if isinstance(body, Generator) else body
         try:
-            head = heads.reply_head(reply.status, reply.headers + coding + _CONNECTION[is_persistent])
+            head = heads.reply_head(reply.status, reply.headers, coding + _CONNECTION[is_persistent])
             if self._is_head:
                 # The head alone, as it is for GET (RFC 9112, 6.1); nothing of the body is computed.
-                self.send(head)
-            else:
-                self.send(head, _MORE_FOLLOWS)
-                self._send_pieces(body, is_chunked=is_chunked)
+                return self.send(head)
+            self.send(head, _MORE_FOLLOWS)
+            pieces = iter(body)
+            for piece in pieces:
+                if answer is not None and answer.is_finished:
+                    end = frame(b"".join([piece, *pieces])) + end
+                else:
+                    self.send(frame(piece))
+            if end:
+                self.send(end)
         finally:
             body.close()
-
-    def _send_pieces(self, body: Body | Pieces, *, is_chunked: bool) -> None:
-        """Send every piece as one write, the end with the last."""
-        frame: Callable[[bytes], bytes] = bodies.chunk if is_chunked else bytes
-        end = bodies.LAST_CHUNK if is_chunked else b""
-        pieces = iter(body)
-        answer = None if isinstance(body, Generator) else body
-        for piece in pieces:
-            if answer is not None and answer.is_finished:
-                end = frame(b"".join([piece, *pieces])) + end
-            else:
-                self.send(frame(piece))
-        if end:
-            self.send(end)
 
     def _drain(self) -> None:
         """Discard what the client still sends, until it has read our reply; an early close would lose the reply."""
@@ -512,9 +507,7 @@ def encode_refusal(error: ProxyError, *, with_body: bool = True) -> bytes:
 
 
 def _encode_reply(reply: HttpReply, body: bytes, *, is_persistent: bool, with_body: bool = True) -> bytes:
-    headers = reply.headers
     has_content = reply.status not in (204, 304)
-    if has_content:
-        headers += (("Content-Length", str(len(body))),)
-    head = heads.reply_head(reply.status, headers + _CONNECTION[is_persistent])
+    length = b"Content-Length: %d\r\n" % len(body) if has_content else b""
+    head = heads.reply_head(reply.status, reply.headers, length + _CONNECTION[is_persistent])
     return head + body if with_body and has_content else head
