@@ -1,12 +1,18 @@
-"""Threads where failing to start one must not fail an answer: for tasks, and for one task that is repeated."""
+"""Threads where failing to start one must not fail an answer: one for each task, or one for several functions."""
 
+import math
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from deepseek_cursor_proxy.net.wait import Deadline
 
 # How long a thread without a task waits for the next: starting a thread takes longer than a small request.
 _IDLE_SECONDS = 1.0
+
+_Tasks = SimpleQueue[Callable[[], None] | None]
 
 
 def start_thread(target: Callable[[], None], name: str) -> threading.Thread | None:
@@ -29,7 +35,8 @@ class ReusedThreads:
         self._name = name
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
-        self._idle: list[_IdleThread] = []
+        # What each idle thread gets its next task from, or None to end.
+        self._idle: list[_Tasks] = []
         self._is_closed = False
 
     @property
@@ -42,7 +49,7 @@ class ReusedThreads:
         with self._lock:
             if self._idle:
                 # The one that ran last: its memory is in the caches, and the others may end.
-                self._idle.pop().give(task)
+                self._idle.pop().put(task)
                 return True
             thread = start_thread(lambda: self._run(task), self._name)
             if thread is not None:
@@ -54,14 +61,14 @@ class ReusedThreads:
         with self._lock:
             self._is_closed = True
             while self._idle:
-                self._idle.pop().give(None)
+                self._idle.pop().put(None)
             threads = list(self._threads)
         deadline = Deadline.after(seconds)
         for thread in threads:
             thread.join(max(0.0, deadline.left))
 
     def _run(self, task: Callable[[], None] | None) -> None:
-        idle = _IdleThread()
+        idle: _Tasks = SimpleQueue()
         try:
             while task is not None:
                 task()
@@ -72,95 +79,94 @@ class ReusedThreads:
             with self._lock:
                 self._threads.discard(threading.current_thread())
 
-    def _next(self, idle: "_IdleThread") -> Callable[[], None] | None:
+    def _next(self, idle: _Tasks) -> Callable[[], None] | None:
         with self._lock:
             if self._is_closed:
                 return None
             self._idle.append(idle)
-        if not idle.is_given.acquire(timeout=_IDLE_SECONDS):
-            with self._lock:
-                if idle in self._idle:
-                    self._idle.remove(idle)
-                    return None
-            # It was given a task at the last moment.
-            idle.is_given.acquire()
-        task, idle.task = idle.task, None
-        return task
+        with suppress(Empty):
+            return idle.get(timeout=_IDLE_SECONDS)
+        with self._lock:
+            if idle in self._idle:
+                self._idle.remove(idle)
+                return None
+        # It was given a task at the last moment.
+        return idle.get()
 
 
-class _IdleThread:
-    """A thread that waits until it is given a task, or None to end."""
+class BackgroundThread:
+    """Runs functions one after the other on one thread, each when it is due; any thread asks for them.
 
-    def __init__(self) -> None:
-        self.task: Callable[[], None] | None = None
-        self.is_given = threading.Lock()
-        self.is_given.acquire()
-
-    def give(self, task: Callable[[], None] | None) -> None:
-        self.task = task
-        self.is_given.release()
-
-
-class BackgroundTask:
-    """Runs a function on a thread that ends when nothing is left to do; any thread wakes it.
-
-    The lock protects `_thread` and `_is_wanted`.
+    It starts with the first function and then waits for more until it is closed: starting a thread takes longer than
+    most functions. `_changed` protects the other fields.
     """
 
-    def __init__(self, run: Callable[[], float | None], name: str) -> None:
-        """`run` returns the seconds until it has to run again, None if nothing is left to do."""
-        self._run = run
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
-        self._is_wanted = False
-        self._closing = threading.Event()
+        # When each function is due.
+        self._due: dict[Callable[[], float | None], float] = {}
+        self._is_busy = False
+        self.is_closed = False
 
-    def wake(self) -> None:
-        """Have the function run from its beginning, now or once more; returns at once."""
-        with self._lock:
-            self._is_wanted = True
-            if self._thread is None and not self._closing.is_set():
-                self._thread = start_thread(self._repeat, self._name)
+    def run(self, task: Callable[[], float | None], seconds: float = 0.0) -> None:
+        """Have a function run from its beginning within so many seconds, and again after those that it returns.
+
+        Returns at once. One that is due sooner stays so.
+        """
+        due = time.monotonic() + seconds
+        if self._thread is not None and due >= self._due.get(task, math.inf):
+            return
+        with self._changed:
+            self._due[task] = min(due, self._due.get(task, math.inf))
+            if self._thread is None and not self.is_closed:
+                self._thread = start_thread(self._run, self._name)
+            self._changed.notify_all()
 
     def wait(self, timeout: float) -> bool:
         """Whether nothing is left to do by then."""
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
-        return thread is None or not thread.is_alive()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the function should return soon, though something is left to do."""
-        return self._closing.is_set()
+        with self._changed:
+            return self._changed.wait_for(lambda: self.is_closed or not (self._due or self._is_busy), timeout)
 
     def pause(self, seconds: float) -> None:
-        """Called by the function: wait for `seconds`, or until the task is closed."""
-        self._closing.wait(seconds)
+        """Called by a function: wait for `seconds`, or until the thread is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_closed, seconds)
 
     def close(self) -> None:
-        """End the pauses, wait for the function and run it no more; idempotent."""
-        self._closing.set()
-        with self._lock:
+        """End the pauses, wait for the function that runs and run none any more; idempotent."""
+        with self._changed:
+            self.is_closed = True
+            self._changed.notify_all()
             thread = self._thread
         if thread is not None:
             thread.join()
 
-    def _repeat(self) -> None:
+    def _run(self) -> None:
         try:
-            while True:
-                with self._lock:
-                    self._is_wanted = False
-                delay = self._run()
-                with self._lock:
-                    if self._closing.is_set() or (delay is None and not self._is_wanted):
-                        self._thread = None
-                        return
-                if delay is not None:
-                    self._closing.wait(delay)
-        except BaseException:
-            with self._lock:
-                self._thread = None
-            raise
+            while (task := self._next()) is not None:
+                if (seconds := task()) is not None:
+                    self.run(task, seconds)
+        finally:
+            with self._changed:
+                self._is_busy = False
+                # After an exception.
+                self._thread = start_thread(self._run, self._name) if self._due and not self.is_closed else None
+                self._changed.notify_all()
+
+    def _next(self) -> Callable[[], float | None] | None:
+        """Wait for the function that is due first; None once the thread is closed."""
+        with self._changed:
+            self._is_busy = False
+            while not self.is_closed:
+                left = None
+                if self._due:
+                    task = min(self._due, key=self._due.__getitem__)
+                    if (left := self._due[task] - time.monotonic()) <= 0:
+                        del self._due[task]
+                        self._is_busy = True
+                        return task
+                self._changed.notify_all()
+                self._changed.wait(left)
+        return None

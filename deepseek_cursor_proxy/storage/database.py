@@ -26,7 +26,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.net.threads import BackgroundTask
+from deepseek_cursor_proxy.net.threads import BackgroundThread
 from deepseek_cursor_proxy.storage import private_files, schema
 from deepseek_cursor_proxy.storage.faults import (
     Damaged,
@@ -116,6 +116,11 @@ class Database:
         self.fault_count = 0
         self._is_closed = False
         self._waiting_writers: list[Callable[[], bool]] = []
+        # Writes what waits in the tables, deletes what is too much in them, and opens the file again after a fault.
+        self.background = BackgroundThread("storage-write")
+        # What writes waiting entries of all tables (`write_behind`), and how many it wrote despite a fault.
+        self.flusher: Any = None
+        self.written_late = 0
 
     # Reading and writing …
 
@@ -163,6 +168,7 @@ class Database:
             self.select("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
+        self.background.close()
         with self._lock, self._read_lock:
             self._is_closed = True
             self._disconnect(_NOT_OPEN)
@@ -518,10 +524,10 @@ class Store:
         tables: schema.Schema | None = None,
     ) -> None:
         """With `must_open` a fault is raised, here and later, and no damaged file is moved."""
-        self.reopener = Reopener(self.reopen, name=f"{title}-reopen")
         self._must_open = must_open
-        on_fault = (lambda: None) if must_open else self.reopener.wake
+        on_fault = (lambda: None) if must_open else (lambda: self.reopener.wake())
         self.database = Database(path, durability=durability, on_fault=on_fault, tables=tables)
+        self.reopener: Reopener = Reopener(self.reopen, self.database.background)
         self.outage = OutageLog(_log, str(path), title)
         self._faults = FaultGuard(_log, title)
 
@@ -539,18 +545,21 @@ class Store:
             except Unusable as fault:
                 self.outage.report_fault(fault)
                 return False
-            self.outage.report_end()
+            self.outage.report_end(self.database.written_late)
             return is_done
         return False
 
 
-class Reopener(BackgroundTask):
-    """Runs `reopen` on a thread, with growing delays, until it returns True. Any thread may wake it."""
+class Reopener:
+    """Has `reopen` run on a thread, with growing delays, until it returns True. Any thread may wake it."""
 
-    def __init__(self, reopen: Callable[[], bool], *, name: str) -> None:
-        super().__init__(self._try, name)
+    def __init__(self, reopen: Callable[[], bool], thread: BackgroundThread) -> None:
         self._reopen = reopen
+        self._thread = thread
         self._delay = 0.0
+
+    def wake(self) -> None:
+        self._thread.run(self._try, self._delay)
 
     def _try(self) -> float | None:
         if self._reopen():
@@ -578,12 +587,8 @@ class OutageLog:
             self._has_warned, self._warned_at = True, now
             self._log.warning("%s is kept in memory until %s is usable again: %s", self._title, self._path, fault)
 
-    def count(self, written: int) -> None:
-        """Count entries that waited and are in the file now."""
-        self._written += written
-
-    def report_end(self) -> None:
-        """Call after a try that succeeded."""
+    def report_end(self, written: int) -> None:
+        """Call after a try that succeeded, with how many entries that waited were ever written."""
         if self._has_warned:
-            self._log.warning("%s is usable again; entries written: %d", self._path, self._written)
-        self._has_warned, self._written = False, 0
+            self._log.warning("%s is usable again; entries written: %d", self._path, written - self._written)
+        self._has_warned, self._written = False, written

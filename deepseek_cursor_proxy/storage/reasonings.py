@@ -14,8 +14,9 @@ This store also owns the file, for all other stores.
 
 import functools
 import logging
+import sqlite3
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, Unpack
 
@@ -207,40 +208,40 @@ class ReasoningStore(Table[ReasoningEntry]):
             self._shared.record(caller, entries)
         return {key: list(dict.fromkeys((*own.get(key, ()), *on_engine.get(key, ())))) for key in {**own, **on_engine}}
 
-    def _write(self, entries: Sequence[ReasoningEntry], despite_fault: bool) -> Sequence[ReasoningEntry]:
+    def _write(self, connection: sqlite3.Connection, entries: Sequence[ReasoningEntry]) -> Sequence[ReasoningEntry]:
         """Write entries, and the uses noted by lookups."""
         # Imported late: it would delay the start.
         from hashlib import sha256
 
         now = self.clock()
-        with self.database.transaction(despite_fault=despite_fault) as connection:
-            with self._lock:
-                used, self._used = self._used, set()
-            for keys, text in entries:
-                digest = sha256(text).digest()[:_DIGEST_BYTES]
-                inserted = connection.execute(_ADD_TEXT, (digest, text, now))
-                id = inserted.lastrowid or 0
-                if not inserted.rowcount:
-                    [id] = connection.execute("SELECT id FROM reasonings WHERE digest = ?", (digest,)).fetchone()
-                    used.add(id)
-                # An empty reasoning may have the keys of a whole chat, if the engine had it.
-                for start in range(0, len(keys), _KEYS_PER_QUERY):
-                    some = keys[start : start + _KEYS_PER_QUERY]
-                    rows = ",".join(["(?)"] * len(some))
-                    connection.execute(f"WITH new (key) AS (VALUES {rows}) {_ADD_KEYS}", (*some, id))
-            if used:
-                connection.executemany(_ADD_USE, [(now, id, self._use_resolution()) for id in used])
+        with self._lock:
+            used, self._used = self._used, set()
+        for keys, text in entries:
+            digest = sha256(text).digest()[:_DIGEST_BYTES]
+            inserted = connection.execute(_ADD_TEXT, (digest, text, now))
+            id = inserted.lastrowid or 0
+            if not inserted.rowcount:
+                [id] = connection.execute("SELECT id FROM reasonings WHERE digest = ?", (digest,)).fetchone()
+                used.add(id)
+            # An empty reasoning may have the keys of a whole chat, if the engine had it.
+            for start in range(0, len(keys), _KEYS_PER_QUERY):
+                some = keys[start : start + _KEYS_PER_QUERY]
+                rows = ",".join(["(?)"] * len(some))
+                connection.execute(f"WITH new (key) AS (VALUES {rows}) {_ADD_KEYS}", (*some, id))
+        if used:
+            connection.executemany(_ADD_USE, [(now, id, self._use_resolution()) for id in used])
         self._count_writes(sum([1 + len(entry.text) // _BYTES_PER_TURN for entry in entries]))
-        if despite_fault:
-            self.file.outage.count(len(entries))
         return entries
 
-    def prune(self) -> int:
+    def _write_uses(self) -> None:
         if self._used:
-            # The order of use decides what goes.
-            with self._faults.guard("prune"):
-                self._write([], False)
-        return super().prune()
+            with self._faults.guard("record"), self.database.transaction() as connection:
+                self._write(connection, [])
+
+    def prune(self) -> Iterator[int]:
+        # The order of use decides what goes.
+        self._write_uses()
+        yield from super().prune()
 
     def stats(self) -> StoreStats:
         self.flush()
@@ -261,13 +262,10 @@ class ReasoningStore(Table[ReasoningEntry]):
 
     def close(self) -> int:
         """Write waiting entries and close the file; idempotent. A later `record` returns False."""
-        self.file.reopener.close()
-        self._pruner.close()
+        self.database.background.close()
         if count := self._waiting.close(self.file.reopen):
             _log.warning("%d of the reasonings in memory never reached %s and are forgotten", count, self.database.path)
-        with self._faults.guard("close"):
-            if self._used:
-                self._write([], False)
+        self._write_uses()
         self.database.close()
         return count
 

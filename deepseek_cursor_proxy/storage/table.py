@@ -11,17 +11,17 @@ import math
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
-from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _Entry = TypeVar("_Entry")
 
-# Long enough for a waiting thread to wake up and take the lock; Python switches threads every 5 ms.
+# Long enough for a waiting thread to wake up and take the lock, which one that takes it again at once would starve;
+# Python switches threads every 5 ms.
 _SECONDS_BETWEEN_STEPS = 0.01
 # From this share of a limit on a table is nearly full; a file that is smaller needs no sum of its rows.
 _NEARLY_FULL = 0.8
@@ -67,32 +67,30 @@ class Table(Generic[_Entry]):
 
     def __init__(self, database: Database, **options: Unpack[TableOptions]) -> None:
         self.database = database
-        self.clock = options.get("clock", time.time)
-        self.max_age_seconds = options.get("max_age_seconds", self.max_age_seconds)
-        self.max_rows = options.get("max_rows", self.max_rows)
-        self.max_bytes = options.get("max_bytes", self.max_bytes)
+        self.clock: Callable[[], float] = time.time
+        vars(self).update(options)
         self.is_nearly_full = False
         self._faults = FaultGuard(logging.getLogger(type(self).__module__), self.title)
         self._waiting = self.waiting_type(database, self._write, self._faults)
-        # Since the last pruning; changed by the thread that writes.
+        # Since the last pruning began.
         self._writes = 0
-        self._pruner = BackgroundTask(self._prune_once, f"{self.name}-prune")
+        # The one that runs.
+        self._pruning: Iterator[int] | None = None
         if self.statements:
             database.require(self.statements)
 
-    def _write(self, entries: Sequence[_Entry], despite_fault: bool) -> Sequence[Any]:
-        """Write entries in one transaction and return one result per entry."""
-        with self.database.transaction(despite_fault=despite_fault) as connection:
-            results = [self._write_entry(connection, entry) for entry in entries]
+    def _write(self, connection: sqlite3.Connection, entries: Sequence[_Entry]) -> Sequence[Any]:
+        """Write entries in a transaction and return one result per entry."""
         self._count_writes(len(entries))
-        return results
+        return [self._write_entry(connection, entry) for entry in entries]
 
     def _write_entry(self, connection: sqlite3.Connection, entry: _Entry) -> Any:
         raise NotImplementedError
 
-    def flush(self) -> bool:
-        """Write what waits, unless the file has a fault; False if something waits for the file."""
-        return self._waiting.try_flush()
+    def flush(self) -> None:
+        """Write what waits, unless the file has a fault."""
+        with self._faults.guard("record"):
+            self._waiting.flush(despite_fault=False)
 
     def totals(self) -> tuple[int, int]:
         """Returns the number of rows and their bytes. Raises Unusable."""
@@ -100,34 +98,35 @@ class Table(Generic[_Entry]):
         return rows, size
 
     def close(self) -> int:
-        """Stop pruning and write waiting entries; idempotent. Returns how many are lost.
-
-        The owner of the database closes it.
-        """
-        self._pruner.close()
+        """Write waiting entries; idempotent. Returns how many are lost. The owner of the database closes it."""
         return self._waiting.close()
 
     # Pruning …
 
     def _count_writes(self, count: int) -> None:
         self._writes += count
-        if self._writes >= self.writes_between_prunings:
-            self._writes = 0
-            # Also while a pruning runs: it may have passed the new rows already.
-            self._pruner.wake()
+        # Once: a pruning that runs has pauses between its steps, and looks at its end what was written meanwhile.
+        if self._writes - count < self.writes_between_prunings <= self._writes:
+            self.database.background.run(self._prune_on)
 
-    def _prune_once(self) -> None:
-        self.prune()
+    def _prune_on(self) -> float | None:
+        """Begin a pruning, or take the next step of the one that runs. Returns the seconds until the next step."""
+        if self._pruning is None:
+            self._writes, self._pruning = 0, self.prune()
+        if next(self._pruning, None) is not None:
+            return _SECONDS_BETWEEN_STEPS
+        self._pruning = None
+        # It may have passed the rows that were written meanwhile.
+        return 0.0 if self._writes >= self.writes_between_prunings else None
 
-    def prune(self) -> int:
-        """Delete rows beyond the limits, on the pruner's thread. Returns how many."""
+    def prune(self) -> Iterator[int]:
+        """Delete rows beyond the limits; yield after every step how many it has deleted."""
         with self._faults.guard("prune"):
             rows, size = self.measure()
-            deleted = self._delete(rows - self.max_rows, size - self.max_bytes, self.max_rows)
+            yield from self._delete(rows - self.max_rows, size - self.max_bytes, self.max_rows)
             old = f"SELECT count(*) FROM {self.name} WHERE {self.prunable} AND {self.time} < ?"
             expired = self.database.number(old, self.clock() - self.max_age_seconds)
-            return deleted + self._delete(min(expired, max(1, rows // _PART_BY_AGE)))
-        return 0
+            yield from self._delete(min(expired, max(1, rows // _PART_BY_AGE)))
 
     def measure(self) -> tuple[int, int]:
         """Returns the number of rows and their bytes; sets `is_nearly_full`. Raises Unusable.
@@ -143,13 +142,12 @@ class Table(Generic[_Entry]):
         self.is_nearly_full = rows >= _NEARLY_FULL * self.max_rows or size >= _NEARLY_FULL * self.max_bytes
         return rows, size
 
-    def _delete(self, rows: float, size: float = 0, kept: float = 0) -> int:
-        """Delete the least recently used rows until these numbers of rows and bytes are gone. Returns how many rows.
+    def _delete(self, rows: float, size: float = 0, kept: float = 0) -> Iterator[int]:
+        """Delete the least recently used rows until these numbers of rows and bytes are gone.
 
         At least `kept` rows stay: another process may be pruning, too.
         """
         oldest = f"SELECT {self.id}, {self.size} FROM {self.name} WHERE {self.prunable} ORDER BY {self.time} LIMIT ?"
-        deleted = 0
         while rows > 0 or size > 0:
             gone: list[tuple[int]] = []
             with self.database.transaction() as connection:
@@ -161,12 +159,9 @@ class Table(Generic[_Entry]):
                     gone.append((id,))
                     rows, size = rows - 1, size - bytes
                 connection.executemany(f"DELETE FROM {self.name} WHERE {self.id} = ?", gone)
-            deleted += len(gone)
-            # A thread that takes a lock again at once starves those that wait for it.
-            self._pruner.pause(_SECONDS_BETWEEN_STEPS)
-            if not gone or self._pruner.is_closed:
+            yield len(gone)
+            if not gone:
                 break
-        return deleted
 
 
 # The texts of tables …

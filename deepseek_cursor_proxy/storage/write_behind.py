@@ -1,10 +1,12 @@
 """WriteBehind: entries on their way to a file. Those that cannot be written wait here, are found, and follow later.
 
+Flusher: writes the entries of all tables of a file.
+
 One behaviour for everything that is written, whatever the entries are and whatever file they go to. A subclass says how
 large an entry is and under which keys it is found; a function that it is given writes entries in one transaction.
 
     write        at once, in one transaction with the entries of other threads; what cannot be written waits
-    write_later  a moment later, in one transaction with others
+    write_later  a moment later on the thread of the file, in one transaction with what waits in its other tables
     bound        limits the sizes of all entries together; beyond it the oldest are lost
     flush        when the file reopens, when its owner asks for it and when the owner closes: oldest first, in
                  transactions so short that no turn waits noticeably for the writer
@@ -15,19 +17,20 @@ large an entry is and under which keys it is found; a function that it is given 
 This module knows no table.
 """
 
-import itertools
+import sqlite3
 import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from itertools import count, zip_longest
 from typing import Any, Generic, TypeVar
 
-from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Locked, Unusable
 
 _Entry = TypeVar("_Entry")
+_WriteEntries = Callable[[sqlite3.Connection, Sequence[_Entry]], Sequence[Any]]
 
 _TRIES_AT_CLOSE = 10
 _SECONDS_BETWEEN_TRIES = 0.1
@@ -59,24 +62,23 @@ class WriteBehind(Generic[_Entry]):
     # What a killed process loses of the entries that can wait; a transaction costs twice as much as an entry in it.
     seconds_between_batches = 0.25
 
-    def __init__(
-        self, database: Database, write: Callable[[Sequence[_Entry], bool], Sequence[Any]], faults: FaultGuard
-    ) -> None:
-        """`write(entries, despite_fault)` returns one result per entry."""
+    def __init__(self, database: Database, write: _WriteEntries[_Entry], faults: FaultGuard) -> None:
+        """`write` writes entries in a transaction and returns one result per entry."""
         self._database = database
         self._write = write
         self._faults = faults
         self._writing = threading.RLock()
         self._writes: deque[_Write[_Entry]] = deque()
-        self._writer = BackgroundTask(self._write_batch, "write-behind")
+        self._is_closed = False
         self._lock = threading.Lock()
-        self._numbers = itertools.count()
+        self._numbers = count()
         # Oldest first.
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._by_key: dict[Any, list[int]] = {}
         self._size = 0
         self._lost = 0
-        database.on_reopen(self.flush)
+        self._flusher: Flusher = database.flusher or Flusher(database)
+        self._flusher.tables.append(self)
 
     def size(self, entry: _Entry) -> int:
         return 1
@@ -137,9 +139,10 @@ class WriteBehind(Generic[_Entry]):
         return lost
 
     def _add(self, new: _Entry) -> None:
-        for number in [number for key in self.keys(new) for number in self._by_key.get(key, ()) if self.replaces]:
-            new = self.merge(new, self._entries[number])
-            self._remove(number)
+        if self.replaces and self._by_key:
+            for number in [number for key in self.keys(new) for number in self._by_key.get(key, ())]:
+                new = self.merge(new, self._entries[number])
+                self._remove(number)
         number = next(self._numbers)
         self._entries[number] = new
         self._size += self.size(new)
@@ -150,7 +153,7 @@ class WriteBehind(Generic[_Entry]):
         if (old := self._entries.pop(number, None)) is None:
             return
         self._size -= self.size(old)
-        for key in set(self.keys(old)):
+        for key in set(self.keys(old)) if self._by_key else ():
             numbers = self._by_key[key]
             numbers.remove(number)
             if not numbers:
@@ -177,15 +180,16 @@ class WriteBehind(Generic[_Entry]):
     def _write_together(self, writes: Sequence[_Write[_Entry]]) -> None:
         entries = writes[0].entries if len(writes) == 1 else [entry for each in writes for entry in each.entries]
         try:
-            results = iter(self._write(entries, False))
+            with self._database.transaction() as connection:
+                results = iter(self._write(connection, entries))
             for each in writes:
-                each.results = list(itertools.islice(results, len(each.entries)))
+                each.results = [next(results) for _ in each.entries]
             if self._by_key and self.replaces:
                 self.discard([key for entry in entries for key in self.keys(entry)])
         # Any exception, also one that is no fault of the file: no entry may be lost by it.
         except Exception as error:
             self._faults.warn("record", error)
-            if not self._writer.is_closed:
+            if not self._is_closed:
                 self.add(entries)
                 # Even if the fault has woken it: it may have finished before this was added.
                 self._database.request_reopen()
@@ -194,36 +198,13 @@ class WriteBehind(Generic[_Entry]):
                 each.is_tried = True
 
     def write_later(self, entries: Sequence[_Entry]) -> None:
-        """Have entries written a moment later, in one transaction with others; returns at once."""
+        """Have entries written within `seconds_between_batches`; returns at once."""
         self.add(entries)
-        self._writer.wake()
+        self._database.background.run(self._flusher.flush_all, self.seconds_between_batches)
 
-    def _write_batch(self) -> None:
-        # Others join the batch.
-        self._writer.pause(self.seconds_between_batches)
-        if not self.try_flush():
-            self._database.request_reopen()
-
-    def try_flush(self) -> bool:
-        """Write what waits, unless the file has a fault; False if something waits for the file."""
-        if self._entries and self._database.fault is None:
-            with self._faults.guard("record"):
-                self.flush(despite_fault=False)
-                return True
-        return not self._entries
-
-    def flush(self, *, despite_fault: bool = True) -> bool:
-        """Write all entries; with `despite_fault` despite a known fault. True if none was refused. Raises Unusable.
-
-        Those that come meanwhile wait for the next flush: else this one would go on, in batches of one or two, as long
-        as there are requests.
-        """
-        with self._lock:
-            last, end = -1, next(reversed(self._entries), -1)
-        while batch := self._oldest(last, end):
-            last = max(batch)
-            self._flush_batch(batch, despite_fault)
-        return next(iter(self._entries), end + 1) > end
+    def flush(self, *, despite_fault: bool = True) -> int:
+        """Write all entries; with `despite_fault` despite a known fault. Raises Unusable."""
+        return self._flusher.flush([self], despite_fault=despite_fault)
 
     def close(self, flush: Callable[[], object] | None = None) -> int:
         """Write all entries and forget those that cannot be written. Returns how many were forgotten.
@@ -231,7 +212,7 @@ class WriteBehind(Generic[_Entry]):
         If another process holds the file locked, retries for a second. The owner of the database passes a `flush` that
         also opens the file again.
         """
-        self._writer.close()
+        self._is_closed = True
         for _ in range(_TRIES_AT_CLOSE):
             with self._faults.guard("catch up"):
                 if self._entries:
@@ -241,38 +222,89 @@ class WriteBehind(Generic[_Entry]):
             time.sleep(_SECONDS_BETWEEN_TRIES)
         return self.clear()
 
-    def _oldest(self, after: int, end: int) -> dict[int, _Entry]:
-        """The oldest entries after a number, up to another: as many as fit into one transaction, at least one."""
-        oldest: dict[int, _Entry] = {}
-        left = self.batch
+    def batches(self) -> Iterator["_Batch"]:
+        """The entries that wait now, oldest first: as many together as fit into one transaction, at least one."""
         with self._lock:
-            for number, entry in self._entries.items():
-                if after < number <= end:
-                    left -= self.size(entry)
-                    if oldest and left < 0:
-                        break
-                    oldest[number] = entry
-        return oldest
+            waiting = list(self._entries.items())
+        batch, left = dict[int, _Entry](), self.batch
+        for number, entry in waiting:
+            left -= self.size(entry)
+            if batch and left < 0:
+                yield self, batch
+                batch, left = {}, self.batch - self.size(entry)
+            batch[number] = entry
+        yield self, batch
 
-    def _flush_batch(self, batch: dict[int, _Entry], despite_fault: bool) -> None:
-        with self._writing:
-            try:
-                # Without those that were discarded since, or written by another thread.
-                if entries := [entry for number, entry in batch.items() if number in self._entries]:
-                    self._write(entries, despite_fault)
-            except Unusable:
-                raise
-            except Exception as error:
-                if len(batch) > 1:
-                    for number, entry in batch.items():
-                        self._flush_batch({number: entry}, despite_fault)
-                    return
-                self._faults.warn("record", error)
-                if self.keeps_refused:
-                    return
-                with self._lock:
-                    self._lost += 1
-            with self._lock:
-                # An entry that was merged since has another number and stays.
-                for number in batch:
-                    self._remove(number)
+    def _forget(self, batch: dict[int, _Entry], lost: int = 0) -> None:
+        """Forget entries; one that was merged since has another number and stays."""
+        with self._lock:
+            self._lost += lost
+            for number in batch:
+                self._remove(number)
+
+
+# Entries of a table by their numbers.
+_Batch = tuple[WriteBehind[Any], dict[int, Any]]
+
+
+class Flusher:
+    """Writes what waits in all tables of a file, in common transactions: a commit costs more than most entries.
+
+    Called by any thread.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.tables: list[WriteBehind[Any]] = []
+        database.flusher = self
+        database.on_reopen(lambda: not self.flush(self.tables, despite_fault=True))
+
+    def flush_all(self) -> None:
+        """Write what waits in all tables, on the file's thread; what cannot be written follows when it reopens."""
+        try:
+            self.flush(self.tables, despite_fault=False)
+        except Unusable:
+            # Even if the fault has woken it: it may have finished before these entries were added.
+            self._database.request_reopen()
+
+    def flush(self, tables: Sequence[WriteBehind[Any]], *, despite_fault: bool) -> int:
+        """Write all entries, oldest first. Returns how many are refused and wait on. Raises Unusable.
+
+        Those that come meanwhile wait for the next flush: else this one would go on, in batches of one or two, as long
+        as there are requests.
+        """
+        if not despite_fault and (fault := self._database.fault):
+            # Before the entries are listed: every turn of an outage comes here.
+            raise fault.copy()
+        waiting = [table.batches() for table in tables if table]
+        return sum(self._write([*filter(None, batches)], despite_fault) for batches in zip_longest(*waiting))
+
+    def _write(self, batches: Sequence[_Batch], despite_fault: bool) -> int:
+        """Write in one transaction; if an entry is refused, each table alone, and of that one each entry alone."""
+        for table, _ in batches:
+            table._writing.acquire()
+        try:
+            with self._database.transaction(despite_fault=despite_fault) as connection:
+                for table, batch in batches:
+                    # Without those that were discarded since, or written by another thread.
+                    if entries := [entry for number, entry in batch.items() if number in table._entries]:
+                        table._write(connection, entries)
+            for table, batch in batches:
+                table._forget(batch)
+                self._database.written_late += len(batch) if despite_fault else 0
+            return 0
+        except Unusable:
+            raise
+        # Any other exception: no entry may be lost by it.
+        except Exception as error:
+            table, batch = batches[0]
+            parts = batches if len(batches) > 1 else [(table, {number: entry}) for number, entry in batch.items()]
+            if len(parts) > 1:
+                return sum(self._write([part], despite_fault) for part in parts)
+            table._faults.warn("record", error)
+            if not table.keeps_refused:
+                table._forget(batch, lost=1)
+            return int(table.keeps_refused)
+        finally:
+            for table, _ in batches:
+                table._writing.release()

@@ -12,7 +12,7 @@ import tests.support.shared_scripts  # noqa: F401  (registers the twins of the s
 from deepseek_cursor_proxy.features.redis import client
 from deepseek_cursor_proxy.features.redis.state import SharedReasonings, SharedState
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
-from tests.support.polling import wait_until
+from tests.support.polling import eventually, wait_until
 from tests.support.resp_server import RespServer
 
 SECRET = bytes(range(32))
@@ -70,6 +70,8 @@ class Instance:
         self.shared = SharedReasonings(self.state, 30 * 24 * 3600)
         self.reasonings.share(self.shared)
         self.state.open()
+        # That waits for half a second, in which a busy machine may know nothing of the engine yet.
+        eventually(lambda: self.state._thread.wait(0) or not self.state.engine.is_available, 3.0)
 
     def record(self, text: str, *numbers: int, caller: bytes = b"c" * 32, **more: Any) -> bool:
         return self.reasonings.record([([key(number) for number in numbers], text)], caller=caller, **more)

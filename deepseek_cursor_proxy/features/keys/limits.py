@@ -31,7 +31,7 @@ from deepseek_cursor_proxy.deepseek.prices import USD, format_amount
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.errors import OverBudget, OverLimit, Overloaded, PriceUnknown
 from deepseek_cursor_proxy.features.keys.store import LEASE_SECONDS, Counter, Hold, LimitTables, Refusal, Spent, Used
-from deepseek_cursor_proxy.net.threads import BackgroundTask
+from deepseek_cursor_proxy.net.threads import BackgroundThread
 from deepseek_cursor_proxy.observers.events import Finished, PassedThrough, Result, Terminal
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import Unusable
@@ -126,7 +126,7 @@ class Limiter:
     def __init__(self, store: "LimitTables | SharedLimits", now: Callable[[], float] = time.time) -> None:
         self._store = store
         self._now = now
-        self._task = BackgroundTask(self._renew, "key-limits")
+        self._thread = BackgroundThread("key-limits")
         self._lock = threading.Lock()
         self._running: set[str] = set()
         # What the engine has not taken, oldest first; the oldest go beyond the bound.
@@ -149,7 +149,7 @@ class Limiter:
             raise _refuse(refusal, now)
         with self._lock:
             self._running.add(admission.id)
-        self._task.wake()
+        self._thread.run(self._renew, _SECONDS_BETWEEN_RENEWALS)
         return admission
 
     def usage(self, counters: Sequence[Counter]) -> Sequence[Used]:
@@ -158,7 +158,7 @@ class Limiter:
 
     def close(self) -> None:
         """Write what waits, if the engine can be used; idempotent. The owner of the engine closes it."""
-        self._task.close()
+        self._thread.close()
         with suppress(Unusable):
             self._write_waiting()
         if self._spare is not None:
@@ -194,7 +194,7 @@ class Limiter:
             self._spare.open()
             LimitTables(self._spare).settle("known", list(starmap(Spent, self._spent.items())), now)
         _log.warning("the limits of keys are kept by this process alone, by what it knows: %s", fault)
-        self._task.wake()
+        self._thread.run(self._renew, _SECONDS_BETWEEN_RENEWALS)
 
     # Settling …
 
@@ -233,8 +233,6 @@ class Limiter:
     # On the limiter's thread …
 
     def _renew(self) -> float | None:
-        # First: most requests have ended before their lease needs it, and the thread continues for those that follow.
-        self._task.pause(_SECONDS_BETWEEN_RENEWALS)
         with self._lock:
             ids, is_idle = tuple(self._running), not self._running and self._spare is None
         if is_idle:
@@ -245,7 +243,7 @@ class Limiter:
             self._write_waiting()
         except Unusable as fault:
             self._begin_outage(fault, self._now())
-        return 0.0
+        return _SECONDS_BETWEEN_RENEWALS
 
     def _write_waiting(self) -> None:
         """Write what waited, and count with the engine again. Raises Unusable."""

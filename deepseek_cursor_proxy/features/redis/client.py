@@ -36,7 +36,7 @@ from deepseek_cursor_proxy.features.redis.connection import (
     Reply,
     ReplyError,
 )
-from deepseek_cursor_proxy.net.threads import BackgroundTask
+from deepseek_cursor_proxy.net.threads import BackgroundThread
 from deepseek_cursor_proxy.net.wait import Deadline
 
 # A reply may take four round trips, as far as that is between these.
@@ -92,7 +92,7 @@ class RedisClient:
         self._was_available = True
         self._check_seconds = _FIRST_CHECK_SECONDS
         self._is_closed = False
-        self._checks = BackgroundTask(self._check, "engine-check")
+        self._checks = BackgroundThread("engine-check")
 
     @property
     def is_available(self) -> bool:
@@ -105,7 +105,7 @@ class RedisClient:
             raise RedisUnavailable(f"{self._address}: closed")
         if fault := self._fault:
             # If no thread could be started before, perhaps one can now.
-            self._checks.wake()
+            self._checks.run(self._check)
             raise RedisUnavailable(fault)
         budget = _Budget(Deadline.after(max(seconds, self.reply_seconds)), self._connect_seconds)
         started = time.monotonic()
@@ -134,7 +134,7 @@ class RedisClient:
 
     def check_soon(self) -> None:
         """Have the background thread check the engine now; returns at once."""
-        self._checks.wake()
+        self._checks.run(self._check)
 
     def close(self) -> None:
         """Close all connections; idempotent. Calls that are under way end by themselves."""
@@ -194,7 +194,7 @@ class RedisClient:
         if target is None:
             return []
         if not target.is_once:
-            self._checks.wake()
+            self._checks.run(self._check)
         asking = [_Step(-1, (b"ASKING",), target.node)] if target.is_once else []
         return [*asking, step._replace(node=target.node)]
 
@@ -239,7 +239,7 @@ class RedisClient:
             self._failures += 1
             if isinstance(error, RedisRefused) or self._failures >= _MOST_FAILURES:
                 self._fault = self._fault or str(error)
-        self._checks.wake()
+        self._checks.run(self._check)
         self._report()
 
     def _allow_more_time(self, error: RedisUnavailable) -> None:

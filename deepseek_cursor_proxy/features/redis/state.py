@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.features.encryption import Sealer
 from deepseek_cursor_proxy.features.redis.client import RedisClient, Script, ScriptCall
 from deepseek_cursor_proxy.features.redis.connection import Command, RedisAddress, RedisUnavailable, Reply, ReplyError
 from deepseek_cursor_proxy.features.redis.scripts import FIND_REASONINGS, NAMES, RECORD_REASONINGS, WRITES
+from deepseek_cursor_proxy.net.threads import BackgroundThread
 from deepseek_cursor_proxy.storage.database import Database, Reopener
 from deepseek_cursor_proxy.storage.faults import Unusable
 from deepseek_cursor_proxy.storage.table import Table
@@ -147,16 +148,17 @@ class SharedState:
         self._is_verified = False
         self._secret = secret
         self.sealer = functools.lru_cache(256)(functools.partial(Sealer, secret))
-        self._catcher = Reopener(self._catch_up, name="engine-catch-up")
+        self._thread = BackgroundThread("engine-catch-up")
+        self._catcher = Reopener(self._catch_up, self._thread)
 
     def open(self) -> None:
         """Check the secret and write the backlog, or have both done when the engine can be used."""
         self._catcher.wake()
-        self._catcher.wait(_START_SECONDS)
+        self._thread.wait(_START_SECONDS)
 
     def close(self) -> None:
         """Idempotent. What waits for the engine stays in the file."""
-        self._catcher.close()
+        self._thread.close()
         self.engine.close()
         self.backlog.close()
 

@@ -156,15 +156,14 @@ class CachedAnswers(Table[_Answer]):
         self._totals.close()
         return super().close()
 
-    def _add_totals(self, totals: Sequence[CacheTotals], despite_fault: bool) -> Sequence[CacheTotals]:
-        with self.database.transaction(despite_fault=despite_fault) as connection:
-            connection.executemany(
-                "INSERT INTO cache_totals (currency, hits, misses, tokens, money) VALUES (?, ?, ?, ?, ?) "
-                "ON CONFLICT (currency) DO UPDATE SET hits = hits + excluded.hits, misses = misses + excluded.misses, "
-                # A sum beyond SQLite's whole numbers would be a float, which the column refuses.
-                f"tokens = min(tokens + excluded.tokens, {2**63 - 1}), money = money + excluded.money",
-                totals,
-            )
+    def _add_totals(self, connection: sqlite3.Connection, totals: Sequence[CacheTotals]) -> Sequence[CacheTotals]:
+        connection.executemany(
+            "INSERT INTO cache_totals (currency, hits, misses, tokens, money) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (currency) DO UPDATE SET hits = hits + excluded.hits, misses = misses + excluded.misses, "
+            # A sum beyond SQLite's whole numbers would be a float, which the column refuses.
+            f"tokens = min(tokens + excluded.tokens, {2**63 - 1}), money = money + excluded.money",
+            totals,
+        )
         return totals
 
 

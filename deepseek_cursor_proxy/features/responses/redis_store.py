@@ -15,7 +15,7 @@ from deepseek_cursor_proxy.features.redis.connection import Reply
 from deepseek_cursor_proxy.features.redis.scripts import CHANGE_RESPONSE, FIND_RESPONSE, RENEW_RESPONSE
 from deepseek_cursor_proxy.features.redis.state import SharedState, prefix
 from deepseek_cursor_proxy.features.responses.store import ResponseChange, ResponseRow, ResponseStore, failed_body
-from deepseek_cursor_proxy.net.threads import BackgroundTask
+from deepseek_cursor_proxy.net.threads import BackgroundThread
 
 DELETED = "deleted"
 _USE = b"response"
@@ -33,7 +33,7 @@ class SharedResponses:
         self._state = state
         self._seconds = b"%d" % store.max_age_seconds
         self._in_work = store.in_work
-        self._renewer = BackgroundTask(self._renew, "engine-leases")
+        self._thread = BackgroundThread("engine-leases")
 
     @property
     def has_backlog(self) -> bool:
@@ -44,7 +44,7 @@ class SharedResponses:
         """Make a change. True if a row was replaced, deleted or inserted; None if it waits for the engine."""
         arguments = change_arguments(change, self._seconds, self._state.sealer(change.caller, _USE))
         if change.row is not None and change.row.is_unfinished:
-            self._renewer.wake()
+            self._thread.run(self._renew, _SECONDS_BETWEEN_RENEWALS)
         reply = self._state.write(CHANGE_RESPONSE, response_key(change.caller, change.id), arguments)
         return None if reply is None else reply == 1
 
@@ -59,13 +59,12 @@ class SharedResponses:
         return row
 
     def close(self) -> None:
-        self._renewer.close()
+        self._thread.close()
 
     def _renew(self) -> float | None:
-        self._renewer.pause(_SECONDS_BETWEEN_RENEWALS)
         for caller, id in self._in_work():
             self._state.read(RENEW_RESPONSE, response_key(caller, id), [b"%d" % _LEASE_SECONDS])
-        return 0.0 if self._in_work() else None
+        return _SECONDS_BETWEEN_RENEWALS if self._in_work() else None
 
 
 def response_key(caller: bytes, id: str) -> bytes:

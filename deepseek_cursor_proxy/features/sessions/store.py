@@ -39,7 +39,6 @@ from deepseek_cursor_proxy.features.sessions.trajectory import (
     new_session,
     storable,
 )
-from deepseek_cursor_proxy.net.threads import BackgroundTask
 from deepseek_cursor_proxy.reasoning.identity import digest_message
 from deepseek_cursor_proxy.storage.database import Store
 from deepseek_cursor_proxy.storage.faults import FaultGuard
@@ -129,7 +128,6 @@ class SessionStore:
         self.database = self._file.database
         self._faults = FaultGuard(_log, "sessions")
         self._waiting = _WaitingTurns(self.database, self._write, self._faults)
-        self._pruner = BackgroundTask(self._prune_quietly, "sessions-prune")
         # By session; used within transactions.
         self._known: dict[int, _Chain] = {}
         # Turns since the last pruning.
@@ -138,8 +136,7 @@ class SessionStore:
 
     def close(self) -> None:
         """Write waiting turns, if the file can be used, and close it; idempotent."""
-        self._file.reopener.close()
-        self._pruner.close()
+        self.database.background.close()
         if lost := self._waiting.close(self._file.reopen):
             _log.warning("%d turns of sessions were not recorded", lost)
         self.database.close()
@@ -224,15 +221,12 @@ class SessionStore:
         self._unpruned += len(turns)
         if self._unpruned >= _TURNS_BETWEEN_PRUNINGS:
             self._unpruned = 0
-            self._pruner.wake()
+            self.database.background.run(self._prune_quietly)
 
-    def _write(self, turns: Sequence[TurnOfSession], despite_fault: bool) -> Sequence[None]:
-        with self.database.transaction(despite_fault=despite_fault) as connection:
-            for turn in turns:
-                self._add(connection, turn)
-        if despite_fault:
-            self._file.outage.count(len(turns))
-        return [None] * len(turns)
+    def _write(self, connection: sqlite3.Connection, turns: Sequence[TurnOfSession]) -> Sequence[TurnOfSession]:
+        for turn in turns:
+            self._add(connection, turn)
+        return turns
 
     def _add(self, connection: sqlite3.Connection, turn_of_session: TurnOfSession) -> None:
         session = self._find_or_begin(connection, turn_of_session)

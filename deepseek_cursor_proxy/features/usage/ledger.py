@@ -1,4 +1,4 @@
-"""UsageLedger: one row for every request that ended, written about a second later by a thread that ends when idle.
+"""UsageLedger: one row for every request that ended, written within a second by the thread of the file.
 
 A request whose key no upstream has accepted has none (see `access`): it cost nothing, and strangers could fill the file
 with them. Rows wait in memory while the file cannot be used, up to a bound; beyond it the oldest are lost, with one
@@ -207,11 +207,10 @@ class UsageLedger(Table[RequestRecord]):
             return round(connection.execute(query, (_ROWS_OF_AVERAGE, model)).fetchone()[0] or 0)
         return 0
 
-    def _write(self, entries: Sequence[RequestRecord], despite_fault: bool) -> Sequence[UsageRow]:
+    def _write(self, connection: sqlite3.Connection, entries: Sequence[RequestRecord]) -> Sequence[UsageRow]:
         rows = list(map(_row, entries))
-        with self.database.transaction(despite_fault=despite_fault) as connection:
-            connection.executemany(_INSERT, [row[1:] for row in rows])
-            write_sums(connection, sum_by_day(rows))
+        connection.executemany(_INSERT, [row[1:] for row in rows])
+        write_sums(connection, sum_by_day(rows))
         self._count_writes(len(rows))
         if lost := self._waiting.take_lost():
             _log.warning("usage could not be written; requests whose figures are lost: %d", lost)

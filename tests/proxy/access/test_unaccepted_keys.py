@@ -58,7 +58,7 @@ class UnacceptedKeysCase(AdminCase):
         services = self.running.server.services()
         services.reasoning_store.flush()
         services.get(Usage).ledger.flush()
-        services.get(ResponseCache).answers._totals.try_flush()
+        services.get(ResponseCache).answers._totals.flush()
         found = {}
         for path in sorted(self.folder.glob("*.sqlite3")):
             with contextlib.closing(sqlite3.connect(path)) as connection:

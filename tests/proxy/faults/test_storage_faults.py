@@ -85,7 +85,7 @@ class FaultTestCase(unittest.TestCase):
         return Chat(self, proxy.url, self.fake, name)
 
     def assert_reopened(self, proxy: RunningProxy) -> None:
-        self.assertTrue(proxy.store.file.reopener.wait(PATIENCE))
+        self.assertTrue(proxy.store.database.background.wait(PATIENCE))
 
     def until_warned(self, count: int = 1) -> None:
         self.assertTrue(eventually(lambda: len(self.warnings) >= count), self.warnings)
@@ -192,7 +192,7 @@ class TestLocks(FaultTestCase):
             chat.ask(QUESTIONS[2])
         self.assert_reopened(proxy)
         self.assertRegex(self.warnings[0], "another process holds it locked")
-        self.assertRegex(self.warnings[1], "is usable again; entries written: [45]$")  # the last may come meanwhile
+        self.assertRegex(self.warnings[1], r"is usable again; entries written: \d+$")
         wait_until(lambda: self.rows() == 8)
         self.assertEqual(2, len(self.warnings))
 

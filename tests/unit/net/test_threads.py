@@ -2,10 +2,11 @@ import random
 import threading
 import time
 import unittest
+from collections.abc import Callable
 from unittest import mock
 
 from deepseek_cursor_proxy.net import threads
-from deepseek_cursor_proxy.net.threads import ReusedThreads
+from deepseek_cursor_proxy.net.threads import BackgroundThread, ReusedThreads
 from tests.support.polling import wait_until
 from tests.support.threads import leave_no_thread
 from tests.support.width import width
@@ -79,3 +80,87 @@ class TestReusedThreads(unittest.TestCase):
             wait_until(lambda: self.threads.busy == 0)
         self.threads.start(lambda: self.done.append(1))
         wait_until(lambda: self.done == [1])
+
+
+class TestBackgroundThread(unittest.TestCase):
+    def setUp(self) -> None:
+        self.done: list[str] = []
+        self.before = threading.active_count()
+        self.thread = BackgroundThread("test-background")
+        self.addCleanup(self.thread.close)
+
+    def task(self, name: str, *again: float) -> Callable[[], float | None]:
+        """A function that notes that it ran, and has to run again after these seconds."""
+        left = list(again)
+
+        def run() -> float | None:
+            self.done.append(name)
+            return left.pop(0) if left else None
+
+        return run
+
+    def test_functions_run_on_one_thread_when_each_is_due(self) -> None:
+        self.assertEqual(self.before, threading.active_count())
+        self.thread.run(self.task("never"), 3600)
+        self.thread.run(self.task("second"), 0.05)
+        self.thread.run(self.task("first", 0.1, 0.0), 0.01)
+        wait_until(lambda: len(self.done) == 4)
+        self.assertEqual(["first", "second", "first", "first"], self.done)
+        self.assertEqual(1, threading.active_count() - self.before)
+
+    def test_the_sooner_of_two_times_counts_and_the_function_runs_once(self) -> None:
+        task = self.task("once")
+        for seconds in (3600.0, 0.02, 60.0):
+            self.thread.run(task, seconds)
+        self.assertTrue(self.thread.wait(PATIENCE))
+        self.assertEqual(["once"], self.done)
+
+    def test_a_function_that_is_asked_for_while_it_runs_runs_once_more(self) -> None:
+        go_on = threading.Event()
+
+        def run() -> None:
+            self.done.append("run")
+            go_on.wait(PATIENCE)
+
+        self.thread.run(run)
+        wait_until(lambda: self.done)
+        self.thread.run(run)
+        self.thread.run(run)
+        go_on.set()
+        self.assertTrue(self.thread.wait(PATIENCE))
+        self.assertEqual(2, len(self.done))
+
+    def test_a_function_that_fails_stops_no_other(self) -> None:
+        with mock.patch("threading.excepthook") as hook:
+            self.thread.run(self.task("later"), 0.01)
+            self.thread.run(mock.Mock(side_effect=LookupError("a bug")))
+            wait_until(lambda: self.done == ["later"])
+            self.thread.run(mock.Mock(side_effect=LookupError("a bug")))
+            started = time.monotonic()
+            self.assertTrue(self.thread.wait(PATIENCE))
+            self.assertLess(time.monotonic() - started, PATIENCE)
+            self.thread.close()
+        self.assertEqual(2, hook.call_count)
+
+    def test_without_threads_functions_run_when_one_can_be_started(self) -> None:
+        with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+            self.thread.run(self.task("kept"))
+        self.assertFalse(self.thread.wait(0))
+        self.thread.run(self.task("other"))
+        self.assertTrue(self.thread.wait(PATIENCE))
+        self.assertEqual(["kept", "other"], self.done)
+
+    def test_close_ends_pauses_waits_for_the_function_and_runs_no_other(self) -> None:
+        def pause() -> float:
+            self.done.append("begun")
+            self.thread.pause(PATIENCE)
+            self.done.append("ended")
+            return 0.0
+
+        self.thread.run(pause)
+        wait_until(lambda: self.done)
+        self.thread.run(self.task("never"))
+        self.thread.close()
+        self.thread.run(self.task("never"))
+        self.assertEqual(["begun", "ended"], self.done)
+        self.assertEqual(self.before, threading.active_count())

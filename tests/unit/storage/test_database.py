@@ -7,12 +7,12 @@ import sys
 import threading
 import time
 import unittest
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from deepseek_cursor_proxy.net.threads import BackgroundThread
 from deepseek_cursor_proxy.storage import database, schema
 from deepseek_cursor_proxy.storage import database as store_module
 from deepseek_cursor_proxy.storage.database import Database, OutageLog, Reopener, open_read_only
@@ -354,40 +354,49 @@ class TestReopener(unittest.TestCase):
     def setUp(self) -> None:
         self.enterContext(mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 0.001))
 
-    def reopener(self, reopen: Callable[[], bool]) -> Reopener:
-        reopener_thread = Reopener(reopen, name="reopen")
-        self.addCleanup(reopener_thread.close)
-        return reopener_thread
+        self.thread = BackgroundThread("reopen")
+        self.addCleanup(self.thread.close)
 
-    def test_the_reopener_retries_until_it_succeeds_and_ends_its_thread(self) -> None:
+    def test_the_reopener_retries_until_it_succeeds(self) -> None:
         results = [True, False, False]
-        reopener_thread = self.reopener(results.pop)
-        reopener_thread.wake()
-        self.assertTrue(reopener_thread.wait(PATIENCE))
+        Reopener(results.pop, self.thread).wake()
+        self.assertTrue(self.thread.wait(PATIENCE))
         self.assertEqual([], results)
-        self.assertNotIn("reopen", [thread.name for thread in threading.enumerate()])
+
+    def test_faults_that_are_met_between_two_tries_cause_none(self) -> None:
+        """Every request of an outage meets one, and each try waits for the file."""
+        reopen = mock.Mock(return_value=False)
+        reopener = Reopener(reopen, self.thread)
+        with mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 3600):
+            for _ in range(3):
+                is_done = threading.Event()
+                reopener.wake()
+                self.thread.run(is_done.set)
+                self.assertTrue(is_done.wait(PATIENCE))
+        self.assertEqual(1, reopen.call_count)
 
     def test_a_wake_during_a_try_causes_one_more_try(self) -> None:
         go_on = threading.Event()
         reopen = mock.Mock(side_effect=lambda: go_on.wait(PATIENCE))
-        reopener_thread = self.reopener(reopen)
-        reopener_thread.wake()
+        reopener = Reopener(reopen, self.thread)
+        reopener.wake()
         wait_until(lambda: reopen.called)
-        reopener_thread.wake()
-        reopener_thread.wake()
+        reopener.wake()
+        reopener.wake()
         go_on.set()
-        self.assertTrue(reopener_thread.wait(PATIENCE))
+        self.assertTrue(self.thread.wait(PATIENCE))
         self.assertEqual(2, reopen.call_count)
 
     def test_close_ends_the_reopener_during_a_delay(self) -> None:
         reopen = mock.Mock(return_value=False)
-        reopener_thread = self.reopener(reopen)
+        reopener = Reopener(reopen, self.thread)
         with mock.patch.object(store_module, "_FIRST_DELAY_SECONDS", 3600):
-            reopener_thread.wake()
+            reopener.wake()
             wait_until(lambda: reopen.called)
-            reopener_thread.close()
-        reopener_thread.wake()
-        self.assertTrue(reopener_thread.wait(0))
+            self.thread.close()
+        reopener.wake()
+        self.assertTrue(self.thread.wait(0))
+        self.assertEqual(1, reopen.call_count)
 
 
 class TestOutageLog(unittest.TestCase):
@@ -395,14 +404,15 @@ class TestOutageLog(unittest.TestCase):
         self.now = 1000.0
         self.enterContext(mock.patch.object(time, "monotonic", side_effect=lambda: self.now))
         self.outage = OutageLog(LOG, "store.sqlite3", "reasoning")
+        self.written = 0
 
     def warnings(self, *, tries: int = 1, written: int = 0) -> list[str]:
         """What an outage of so many tries says."""
         with self.assertLogs(LOG, logging.INFO) as logged:
             for _ in range(tries):
                 self.outage.report_fault(Unusable("it is locked", "wait"))
-            self.outage.count(written)
-            self.outage.report_end()
+            self.written += written
+            self.outage.report_end(self.written)
             LOG.info("end")
         return [record.getMessage() for record in logged.records[:-1]]
 

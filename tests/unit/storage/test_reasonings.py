@@ -118,7 +118,7 @@ class TestPruning(StoreTestCase):
                 store = self.store(**limits)
                 self.fill(store, range(count))
                 self.now += days * DAY
-                self.assertEqual(expected, store.prune())
+                self.assertEqual(expected, sum(store.prune()))
                 left = {key(n) for n in range(expected, count)}
                 self.assertEqual(left, set(store.find([key(n) for n in range(count)])))
                 self.assertEqual(len(left), store.stats().keys)
@@ -129,11 +129,11 @@ class TestPruning(StoreTestCase):
             for number in range(3):
                 self.fill(store, range(number, number + 1), f"{number:30000}", 3600)
             # By itself for every 256 turns.
-            store.prune()
+            sum(store.prune())
             store.find([key(0)])
             self.now += 3600
             store.record([((key(3),), f"{3:30000}")])
-            store.prune()
+            sum(store.prune())
             found = set(store.find([key(n) for n in range(4)]))
             self.assertEqual({key(0), key(2), key(3)}, found, details)
 
@@ -144,8 +144,8 @@ class TestPruning(StoreTestCase):
             self.now += 20 * DAY
             store.find([key(0)])
             store.record([((key(99),), "another turn carries the use along")])
-        store.prune()
-        store.prune()
+        sum(store.prune())
+        sum(store.prune())
         self.assertEqual({key(0), key(99)}, set(store.find([key(0), key(1), key(99)])))
 
     def test_close_writes_the_times_of_last_use(self) -> None:
@@ -199,12 +199,12 @@ class TestFaults(StoreTestCase):
         with self.assertLogs("deepseek_cursor_proxy", logging.WARNING) as logged:
             yield logged
             while not logged.records:
-                self.assertFalse(store.file.reopener.wait(0.01))
+                self.assertFalse(store.database.background.wait(0.01))
             locker.execute("ROLLBACK")
             self.assert_reopened(store)
 
     def assert_reopened(self, store: ReasoningStore) -> None:
-        self.assertTrue(store.file.reopener.wait(PATIENCE))
+        self.assertTrue(store.database.background.wait(PATIENCE))
 
     def test_a_file_locked_by_another_process_costs_one_warning_and_nothing_is_lost(self) -> None:
         store = self.store(self.path)

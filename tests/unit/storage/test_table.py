@@ -1,6 +1,6 @@
 import sqlite3
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 from unittest import mock
 
@@ -57,7 +57,7 @@ class TestTable(StoreTestCase):
                 self.execute("DELETE FROM things")
                 self.store = self.store_on(self.database, **limits)
                 self.write(range(10), 250_000)
-                self.assertEqual(10 - left, self.store.prune())
+                self.assertEqual(10 - left, sum(self.store.prune()))
                 self.assertEqual(list(range(10 - left, 10)), self.names())
 
     def test_one_pruning_deletes_a_tenth_at_most_because_of_age(self) -> None:
@@ -66,13 +66,13 @@ class TestTable(StoreTestCase):
         self.store.writes_between_prunings = 1000
         self.write(range(100))
         self.now += 365 * 24 * 3600
-        self.assertEqual(10, self.store.prune())
+        self.assertEqual(10, sum(self.store.prune()))
         self.now -= 365 * 24 * 3600
         for left in (81, 73, 66):
-            self.store.prune()
+            sum(self.store.prune())
             self.assertEqual(list(range(100 - left, 100)), self.names())
         for _ in range(10):
-            self.store.prune()
+            sum(self.store.prune())
         self.assertEqual(list(range(50, 100)), self.names(), "what is not too old stays")
 
     def test_a_row_that_cannot_be_written_waits_in_memory_and_is_written_when_the_file_reopens(self) -> None:
@@ -86,20 +86,48 @@ class TestTable(StoreTestCase):
 
     def test_pruning_runs_once_for_many_writes_on_another_thread(self) -> None:
         threads: list[threading.Thread] = []
-        with mock.patch.object(self.store, "prune", side_effect=lambda: threads.append(threading.current_thread())):
+
+        def prune() -> Iterator[int]:
+            threads.append(threading.current_thread())
+            yield 0
+
+        with mock.patch.object(self.store, "prune", prune):
             self.write(range(63))
             self.assertEqual([], threads)
             self.write(range(63, 65))
-            wait_until(lambda: threads)
-            self.store.close()
+            self.assertTrue(self.database.background.wait(PATIENCE))
         self.assertEqual(1, len(threads))
         self.assertNotIn(threading.current_thread(), threads)
 
-    def test_close_waits_for_a_running_pruning_and_ends_its_pauses(self) -> None:
+    def test_writes_do_not_hurry_a_pruning_that_runs(self) -> None:
+        """Its pauses are for those who write: each of them would have had the next step follow at once."""
+        with mock.patch.object(self.database.background, "run") as run:
+            self.write(range(200))
+        run.assert_called_once_with(self.store._prune_on)
+
+    def test_rows_that_come_while_a_pruning_runs_are_pruned_too(self) -> None:
+        self.store = self.store_on(self.database, max_rows=1)
+        self.write(range(63))
+        with mock.patch.object(self.store, "measure", side_effect=lambda: self.write(range(63, 200)) or (64, 0)):
+            self.write(range(1))
+            wait_until(lambda: len(self.names()) > 64)
+        self.assertTrue(self.database.background.wait(PATIENCE))
+        self.assertEqual([199], self.names())
+
+    def test_close_ends_a_pruning_between_two_steps(self) -> None:
         self.store = self.store_on(self.database, max_rows=1, max_bytes=100)
         self.store.rows_per_step = 1
         with mock.patch.object(table, "_SECONDS_BETWEEN_STEPS", PATIENCE):
             self.write(range(64))
             wait_until(lambda: len(self.names()) == 63)
-            self.store.close()
+            self.restart()
         self.assertEqual(63, len(self.names()))
+
+    def test_entries_are_written_between_the_steps_of_a_pruning(self) -> None:
+        self.store = self.store_on(self.database, max_rows=1, max_bytes=100)
+        self.store.rows_per_step = 1
+        with mock.patch.object(table, "_SECONDS_BETWEEN_STEPS", PATIENCE):
+            self.write(range(64))
+            wait_until(lambda: len(self.names()) == 63)
+            self.store._waiting.write_later([Thing(99, b"", self.now)])
+            wait_until(lambda: 99 in self.names())

@@ -107,7 +107,7 @@ class TestOutages(OutageCase):
         with mock.patch.object(RedisClient, "_check_node", return_value=""):
             self.get()
             self.server.pause()
-            with mock.patch.object(self.client._checks, "wake"):
+            with mock.patch.object(self.client._checks, "run"):
                 for _ in range(2):
                     self.assert_down("no reply in time", SHORT)
                 self.server.resume()
@@ -118,7 +118,7 @@ class TestOutages(OutageCase):
                     self.assert_down("no reply in time", SHORT)
                 self.assertFalse(self.client.is_available)
             self.server.resume()
-            self.client._checks.wake()
+            self.client._checks.run(self.client._check)
             self.wait_until_back()
 
     def test_the_connections_of_a_server_that_hangs_are_closed(self) -> None:

@@ -26,7 +26,7 @@ class TestSharedReasonings(EngineTestCase):
             one.reasonings.clear()
             for _ in range(40):
                 entries = [generated_entry(rng, keys, texts) for _ in range(rng.randint(1, 3))]
-                one.reasonings._write(entries, True)
+                one.reasonings._waiting.write(entries)
                 self.assertTrue(one.shared.record(caller, entries))
                 in_file, on_engine = one.reasonings._read(every), one.shared.find(caller, every)
                 self.assertEqual(*(_by_key(rows) for rows in (in_file, on_engine)), seed)

@@ -184,7 +184,7 @@ class TestSecret(EngineTestCase):
         self.instance("other", secret=b"x" * 32).wait_until_shared()
         one = self.instance("one")
         wait_until(lambda: one.state.refusal)
-        one.state._catcher.wait(30)
+        one.state._thread.wait(30)
         self.assertEqual(1, waiting(self.place / "one.sqlite3"))
         self.assertEqual([b"dcp:check"], list(self.engine.run(b"SCAN", b"0")[1]))
 

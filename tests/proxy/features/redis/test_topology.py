@@ -87,7 +87,7 @@ class TestCluster(ClusterCase):
     def test_redirections_without_end_are_an_error(self) -> None:
         self.client.run([(b"GET", b"k")], SECONDS)
         with mock.patch.object(RespCluster, "check", side_effect=_moved(self.nodes[1], slot_of(b"k"))):
-            with mock.patch.object(self.client._checks, "wake"):
+            with mock.patch.object(self.client._checks, "run"):
                 for _ in range(3):
                     with self.assertRaisesRegex(RedisUnavailable, "too many redirections"):
                         self.client.run([(b"GET", b"k")], SECONDS)

@@ -108,7 +108,7 @@ class LimiterTest(DatabaseTestCase):
         self.log = self.enterContext(mock.patch.object(limits, "_log"))
         self.enterContext(mock.patch.object(limits, "_SECONDS_BETWEEN_RENEWALS", 0.0))
         # Run by the test itself.
-        self.enterContext(mock.patch.object(limits.BackgroundTask, "wake"))
+        self.enterContext(mock.patch.object(limits.BackgroundThread, "run"))
         self.store = BrokenStore(self.database)
         self.limiter = Limiter(self.store, lambda: self.now)
         self.addCleanup(self.limiter.close)

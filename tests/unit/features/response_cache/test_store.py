@@ -34,7 +34,7 @@ class TestCachedAnswers(StoreTestCase):
         for key in (b"old", b"1", b"2", b"3"):
             store.record(key, CachedAnswer(bytes(1000)))
             self.now += 200 if key == b"old" else 1
-        self.assertEqual(2, store.prune())
+        self.assertEqual(2, sum(store.prune()))
         self.assertEqual({b"2", b"3"}, self.keys())
         self.assertEqual((2, 2400), store.stats("USD")[:2])
 
@@ -60,6 +60,6 @@ class TestCachedAnswers(StoreTestCase):
         self.assertEqual(ANSWER, self.store.find(b"1"))
         self.assertIsNone(self.store.find(b"2"))
         self.store.count_hit(ANSWER)
-        self.assertEqual(0, self.store.prune())
+        self.assertEqual(0, sum(self.store.prune()))
         with self.assertRaises(Unusable):
             self.store.stats("USD")

@@ -155,11 +155,11 @@ class TestPruning(ResponseStoreTestCase):
         for status in ("queued", "in_progress"):
             self.store.put(ME, response(status, status))
         self.fill(5)
-        self.store.prune()
+        sum(self.store.prune())
         self.assertEqual(["queued", "in_progress"], self.ids())
         self.assertTrue(self.store.update(ME, response("queued", "completed")))
         self.now += 10
-        self.store.prune()
+        sum(self.store.prune())
         self.assertEqual(["in_progress"], self.ids())
 
 

@@ -27,7 +27,7 @@ class ReportTestCase(LedgerTestCase):
         self.opened.add(record(started_at=self.now, **fields))
 
     def report(self, by: str = "day", days: int = 30, currency: str = "USD") -> UsageReport:
-        self.assertTrue(self.opened.flush())
+        self.opened.flush()
         with self.database.reader() as connection:
             prices = PriceList(ProxyConfig(currency=currency))
             return make_report(connection, Period.last_days(days, TODAY), by, prices)
