@@ -147,11 +147,9 @@ class Database:
     def size(self) -> StoreSize:
         """Returns the rows of every table and the bytes of the file. Raises Unusable."""
         # The connection is given back after every table: counting half a million keys takes 10 ms, and lookups wait.
-        rows = {table: self.number(f"SELECT count(*) FROM {table}") for table in self._tables()}
+        tables = sorted(schema.table_names(self._schema.statements + self._required))
+        rows = {table: self.number(f"SELECT count(*) FROM {table}") for table in tables}
         return StoreSize(rows, self.file_size())
-
-    def _tables(self) -> list[str]:
-        return sorted(schema.table_names(self._schema.statements + self._required))
 
     def file_size(self) -> int:
         return self.number("PRAGMA page_count") * self.number("PRAGMA page_size")
@@ -199,10 +197,13 @@ class Database:
 
     def _check_unmoved(self) -> None:
         """Raise Lost for a file that was deleted or replaced: writes to it would succeed and never be read again."""
-        # A folder that was closed to us leaves the file in it open.
-        with suppress(PermissionError):
-            if self._is_file and _inode(self._file) != self._inode:
-                raise Lost("it was deleted, emptied or replaced", "the proxy opens it again, or creates a new one")
+        try:
+            if not self._is_file or _inode(self._file) == self._inode:
+                return
+        except PermissionError:
+            # A folder that was closed to us leaves the file in it open.
+            return
+        raise Lost("it was deleted, emptied or replaced", "the proxy opens it again, or creates a new one")
 
     # Opening …
 

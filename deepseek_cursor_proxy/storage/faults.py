@@ -117,6 +117,10 @@ def _fault_of_sqlite(error: sqlite3.Error, code: int) -> Unusable | None:
             return None
 
 
+# What a guard swallows. ValueError: a damaged row does not decode any more.
+FAULTS = (Unusable, OSError, ValueError)
+
+
 class FaultGuard:
     """Swallows the file's faults and warns now and then. Called by any thread; the lock protects `_warned_at`."""
 
@@ -131,18 +135,16 @@ class FaultGuard:
         """Run the body. A fault of the file ends the body and is swallowed; any other exception propagates."""
         try:
             yield
-        # ValueError: a damaged row does not decode any more.
-        except (Unusable, OSError, ValueError) as error:
+        except FAULTS as error:
             self.warn(action, error)
 
     def warn(self, action: str, error: Exception) -> None:
         """Warn, unless a warning was logged in the last 30 seconds or the OutageLog warns, as it does for Unusable."""
-        if not isinstance(error, Unusable) and self._is_due():
-            self._log.warning("%s: could not %s (%s); answers are not affected", self._store, action, error)
-
-    def _is_due(self) -> bool:
+        if isinstance(error, Unusable):
+            return
         now = time.monotonic()
         with self._lock:
-            is_due = now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS
-            self._warned_at = now if is_due else self._warned_at
-        return is_due
+            if now - self._warned_at < _SECONDS_BETWEEN_WARNINGS:
+                return
+            self._warned_at = now
+        self._log.warning("%s: could not %s (%s); answers are not affected", self._store, action, error)

@@ -16,11 +16,12 @@ import functools
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, Unpack
+from typing import Any, NamedTuple, Protocol, Unpack
 
 from deepseek_cursor_proxy.storage.database import Store
+from deepseek_cursor_proxy.storage.faults import FAULTS
 from deepseek_cursor_proxy.storage.table import Table, TableOptions
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
@@ -30,8 +31,9 @@ _log = logging.getLogger(__name__)
 _LONGEST_REASONING_BYTES = 16 * 1024 * 1024
 # So many bytes count as one turn towards the next pruning.
 _BYTES_PER_TURN = 256 * 1024
-# Roughly what an entry takes in memory besides its text and keys.
+# Roughly what an entry and a key of it take in memory, besides its text.
 _BYTES_PER_ENTRY = 500
+_BYTES_PER_KEY = 32
 # SQLite's default limit of variables in one statement is 32766 since 3.32; older builds took 999.
 _KEYS_PER_QUERY = 900
 # Different reasonings for answers in the same words to the same history: a client that asks the same all day must not
@@ -44,13 +46,16 @@ _USE_RESOLUTION_SECONDS = 24 * 3600
 # … or a minute, when the store is so full that the order of use decides which rows go.
 _FINE_USE_RESOLUTION_SECONDS = 60
 
+# Values of SQL: for bytes, `sqlite3` looks for adapters, which takes as long as the binding of two others.
+_blob = bytearray
+
 _ADD_TEXT = "INSERT OR IGNORE INTO reasonings (digest, text, used_at) VALUES (?, ?, ?)"
-# Has keys lead to a text, after those that they lead to already. One statement: half the time of one per key.
-_ADD_KEYS = (
-    "INSERT OR IGNORE INTO keys (key, reasoning, place) "
-    "SELECT key, ?, (SELECT coalesce(max(place) + 1, 0) FROM keys WHERE key = new.key) FROM new "
-    f"WHERE (SELECT count(*) FROM keys WHERE key = new.key) < {_MOST_TEXTS_PER_KEY}"
+# Has a key lead to a text, after those that it leads to already. NULL is no place, and ignored.
+_ADD_KEY = (
+    "INSERT OR IGNORE INTO keys (key, reasoning, place) VALUES (?1, ?2, (SELECT "
+    f"CASE WHEN count(*) < {_MOST_TEXTS_PER_KEY} THEN coalesce(max(place) + 1, 0) END FROM keys WHERE key = ?1))"
 )
+_FIND = "SELECT key, text, id, used_at FROM keys JOIN reasonings ON id = reasoning WHERE key IN"
 _ADD_USE = "UPDATE reasonings SET used_at = ?1 WHERE id = ?2 AND abs(?1 - used_at) > ?3"
 
 
@@ -87,7 +92,7 @@ class WaitingReasonings(WriteBehind[ReasoningEntry]):
     replaces = False
 
     def size(self, entry: ReasoningEntry) -> int:
-        return _BYTES_PER_ENTRY + len(entry.text) + sum(map(len, entry.keys))
+        return _BYTES_PER_ENTRY + _BYTES_PER_KEY * len(entry.keys) + len(entry.text)
 
     def keys(self, entry: ReasoningEntry) -> Collection[bytes]:
         return entry.keys
@@ -146,8 +151,9 @@ class ReasoningStore(Table[ReasoningEntry]):
         if (can_wait or is_kept) and not self._writes_at_once:
             self._waiting.write_later(new)
             return is_kept
-        # Older texts of the same keys come first.
-        self.flush()
+        if self._waiting:
+            # Older texts of the same keys come first.
+            self.flush()
         return self._waiting.write(new) is not None
 
     def find(self, keys: Collection[bytes], caller: bytes = b"") -> dict[bytes, list[str]]:
@@ -163,29 +169,26 @@ class ReasoningStore(Table[ReasoningEntry]):
         # Waiting entries first: one that is just being written is found twice rather than not at all.
         waiting = self._waiting.find(keys)
         found: dict[bytes, list[str]] = {}
-        with self._faults.guard("look up"):
-            _add_texts(found, self._read(list(keys)))
+        try:
+            _add_texts(found, self._read(list(map(_blob, keys))))
+        except FAULTS as error:
+            self._faults.warn("look up", error)
         for key, entries in waiting.items():
             _add_texts(found, [(key, entry.text) for entry in entries])
         return found
 
-    def _read(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Key and text of every reasoning in the file under these keys, oldest first."""
+    def _read(self, keys: Sequence[bytearray]) -> list[tuple[bytes, bytes, int, float]]:
+        """Key, text, id and last use of every reasoning in the file under these keys, oldest first."""
         rows: list[tuple[bytes, bytes, int, float]] = []
-        with self.database.reader() as connection:
-            for start in range(0, len(keys), _KEYS_PER_QUERY):
-                chunk = keys[start : start + _KEYS_PER_QUERY]
-                rows += connection.execute(
-                    "SELECT key, text, id, used_at FROM keys JOIN reasonings ON id = reasoning "
-                    f"WHERE key IN ({','.join('?' * len(chunk))}) ORDER BY place",
-                    chunk,
-                )
-        if rows:
-            now, resolution = self.clock(), self._use_resolution()
-            if used := [id for _, _, id, used_at in rows if abs(now - used_at) > resolution]:
+        for start in range(0, len(keys), _KEYS_PER_QUERY):
+            some = keys[start : start + _KEYS_PER_QUERY]
+            rows += self.database.select(f"{_FIND} ({','.join('?' * len(some))}) ORDER BY place", *some)
+        now, resolution = self.clock(), self._use_resolution()
+        for _, _, id, used_at in rows:
+            if abs(now - used_at) > resolution:
                 with self._lock:
-                    self._used.update(used)
-        return [row[:2] for row in rows]
+                    self._used.add(id)
+        return rows
 
     def _use_resolution(self) -> float:
         """The age from which a stored time of last use is updated."""
@@ -210,24 +213,17 @@ class ReasoningStore(Table[ReasoningEntry]):
 
     def _write(self, connection: sqlite3.Connection, entries: Sequence[ReasoningEntry]) -> Sequence[ReasoningEntry]:
         """Write entries, and the uses noted by lookups."""
-        # Imported late: it would delay the start.
-        from hashlib import sha256
-
-        now = self.clock()
+        sha256, now = _sha256(), self.clock()
         with self._lock:
             used, self._used = self._used, set()
         for keys, text in entries:
-            digest = sha256(text).digest()[:_DIGEST_BYTES]
-            inserted = connection.execute(_ADD_TEXT, (digest, text, now))
+            digest = _blob(sha256(text).digest()[:_DIGEST_BYTES])
+            inserted = connection.execute(_ADD_TEXT, (digest, _blob(text), now))
             id = inserted.lastrowid or 0
             if not inserted.rowcount:
                 [id] = connection.execute("SELECT id FROM reasonings WHERE digest = ?", (digest,)).fetchone()
                 used.add(id)
-            # An empty reasoning may have the keys of a whole chat, if the engine had it.
-            for start in range(0, len(keys), _KEYS_PER_QUERY):
-                some = keys[start : start + _KEYS_PER_QUERY]
-                rows = ",".join(["(?)"] * len(some))
-                connection.execute(f"WITH new (key) AS (VALUES {rows}) {_ADD_KEYS}", (*some, id))
+            connection.executemany(_ADD_KEY, [(_blob(key), id) for key in keys])
         if used:
             connection.executemany(_ADD_USE, [(now, id, self._use_resolution()) for id in used])
         self._count_writes(sum([1 + len(entry.text) // _BYTES_PER_TURN for entry in entries]))
@@ -270,13 +266,22 @@ class ReasoningStore(Table[ReasoningEntry]):
         return count
 
 
+@functools.cache
+def _sha256() -> Callable[[bytes], Any]:
+    # Imported late: it would delay the start. Once: an import statement in each write took as long as the digest.
+    from hashlib import sha256
+
+    return sha256
+
+
 def _encode(text: str) -> bytes:
     # A lone surrogate is legal in JSON and has no UTF-8 form.
     return text.encode("utf-8", "surrogatepass")
 
 
-def _add_texts(found: dict[bytes, list[str]], rows: Sequence[tuple[bytes, bytes]]) -> None:
-    for key, blob in rows:
+def _add_texts(found: dict[bytes, list[str]], rows: Iterable[tuple[Any, ...]]) -> None:
+    """Add rows that begin with a key and a text."""
+    for key, blob, *_ in rows:
         text = blob.decode("utf-8", "surrogatepass")
         if (texts := found.get(key)) is None:
             found[key] = [text]

@@ -9,7 +9,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.storage import database
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.storage.reasonings import ReasoningStore, WaitingReasonings
 from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 from tests.support.databases import StoreFileTestCase
 from tests.support.polling import PATIENCE
@@ -88,6 +88,17 @@ class TestRecord(StoreTestCase):
         store.record(**turn("plain", 1), can_wait=True)
         self.assertTrue(store.record(**turn("call", 1)))
         self.assertEqual({key(1): ["plain", "call"]}, self.store(self.path).find([key(1)]))
+
+    def test_texts_and_keys_that_wait_take_no_more_than_the_bound(self) -> None:
+        self.enterContext(mock.patch.object(WriteBehind, "seconds_between_batches", 3600))
+        self.enterContext(mock.patch.object(WaitingReasonings, "bound", 100_000))
+        for name, text, numbers in (("texts", "x" * 30_000, 1), ("keys", "", 1000)):
+            with self.subTest(name):
+                store = self.store()
+                for place in range(4):
+                    keys = range(place * numbers, (place + 1) * numbers)
+                    store.record(**turn(f"{place}{text}", *keys, can_wait=True))
+                self.assertEqual(3, len(store._waiting))
 
     def test_clear_deletes_everything(self) -> None:
         store = self.store(self.path)

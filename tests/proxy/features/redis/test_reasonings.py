@@ -1,4 +1,5 @@
 import random
+from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.features.redis.scripts import FIND_REASONINGS
@@ -161,5 +162,5 @@ class TestSharedReasonings(EngineTestCase):
         self.assertEqual({1: ["made by one"], 2: [""]}, two.find(1, 2))
 
 
-def _by_key(rows: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
-    return {key: [text for other, text in rows if other == key] for key, _ in rows}
+def _by_key(rows: list[tuple[Any, ...]]) -> dict[bytes, list[bytes]]:
+    return {key: [text for other, text, *_ in rows if other == key] for key, *_ in rows}
