@@ -25,7 +25,6 @@ OTHER = "other"
 _NONE = "none"
 # Where the reasoning of a turn came from, in the order of TurnCounts.
 _SOURCES = ("store", "client", "empty", "missing")
-_OUTCOMES = tuple(result.value for result in Result)
 _MINUTES = 60
 _COST_NAMES = {"USD": "dcp_cost_usd_total", "CNY": "dcp_cost_cny_total"}
 # Short answers take seconds, long ones with much thinking half an hour.
@@ -69,24 +68,26 @@ class Histogram(Metric):
     def __init__(self, name: str, help: str, bounds: Sequence[float], *label_names: str) -> None:
         super().__init__(name, "histogram", help, *label_names)
         self._bounds = tuple(bounds)
-        # `_values` are sums.
-        self._counts: dict[Labels, list[int]] = {} if label_names else {(): [0] * (len(bounds) + 1)}
+        # Counts for each bound and for what is beyond the last, then the sum of the values.
+        self._nothing = [0.0] * (len(bounds) + 2)
+        self._observed: dict[Labels, list[float]] = {} if label_names else {(): self._nothing.copy()}
 
     def observe(self, value: float | None, *labels: str) -> None:
         """Count a value; None is one that the request never had."""
         if value is None:
             return
-        if labels not in self._counts:
-            self._counts[labels] = [0] * (len(self._bounds) + 1)
-        self._counts[labels][bisect_left(self._bounds, value)] += 1
-        self.add(value, *labels)
+        observed = self._observed.get(labels)
+        if observed is None:
+            observed = self._observed[labels] = self._nothing.copy()
+        observed[bisect_left(self._bounds, value)] += 1
+        observed[-1] += value
 
     def samples(self) -> Iterator[Sample]:
-        for labels, counts in self._counts.items():
+        for labels, (*counts, sum) in self._observed.items():
             names, totals = self._named(labels), list(accumulate(counts))
             for bound, total in zip((*map(_format_number, self._bounds), "+Inf"), totals, strict=True):
                 yield "_bucket", {**names, "le": bound}, total
-            yield "_sum", names, self._values[labels]
+            yield "_sum", names, sum
             yield "_count", names, totals[-1]
 
 
@@ -197,17 +198,22 @@ class Statistics:
 
     def add(self, record: RequestRecord) -> None:
         """Count a request that has ended."""
+        total, first_delta, queue, _ = record.timing
         with self.lock:
-            self._minute(self._now()).add(record)
-            for start, seconds in _seconds_by_minute(self._now(), record.timing.total):
-                self._minute(start).busy_seconds += seconds
+            now = self._now()
+            minute = self._minute(now)
+            minute.add(record)
+            if now - total >= minute.minute:
+                minute.busy_seconds += total
+            else:
+                for start, seconds in _seconds_by_minute(now, total):
+                    self._minute(start).busy_seconds += seconds
             model = self._label(record)
-            self._count_request(record.facts.api, model, record.result.value)
+            self._count_request(record.facts.api, model, record.result)
             if record.cost is not None:
                 self._costs_in(record.cost.currency).add(record.cost.amount, model)
             if is_name(record.facts.key):
                 self._count_key(record)
-            total, first_delta, queue, _ = record.timing
             self.request_seconds.observe(total, model)
             self.first_token_seconds.observe(first_delta, model)
             self.queue_seconds.observe(queue)
@@ -221,13 +227,13 @@ class Statistics:
     def _count_request(self, api: str, model: str, outcome: str) -> None:
         if (api, model) not in self._known:
             self._known.add((api, model))
-            for each in _OUTCOMES:
+            for each in Result:
                 self.requests.add(0, api, model, each)
         self.requests.add(1, api, model, outcome)
 
     def _count_key(self, record: RequestRecord) -> None:
         """Count a request of a named key; names are those of the settings."""
-        self.key_requests.add(1, record.facts.key, record.result.value)
+        self.key_requests.add(1, record.facts.key, record.result)
         if record.cost is not None:
             self.key_costs.add(record.cost.amount, record.facts.key, record.cost.currency)
 
@@ -239,11 +245,10 @@ class Statistics:
 
     def _count_troubles(self, record: RequestRecord) -> None:
         """Count what the history lacked, and what failed on the way."""
-        for source, number in zip(_SOURCES, record.turns, strict=False):
-            if number:
+        if any(record.turns):
+            for source, number in zip(_SOURCES, record.turns, strict=False):
                 self.turns.add(number, source)
-        if record.turns.recovered:
-            self.recoveries.add(1)
+            self.recoveries.add(record.turns.recovered > 0)
         if record.divergence is not None:
             # The text begins with the first part that differs.
             self.divergences.add(1, record.divergence.partition(" ")[0].rstrip(","))

@@ -8,7 +8,6 @@ id of its row. A page begins after the id `before`, of either kind: a request ma
 """
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -42,7 +41,7 @@ def page(
     before, after = _number(parameters, "before"), _number(parameters, "after")
     wanted = {name: parameters[name] for name in _FILTERS if name in parameters}
     is_in_memory = before is None or before >= 0
-    records = context.services().get(RequestLog).ended(before, sys.maxsize) if is_in_memory else []
+    records = context.services().get(RequestLog).ended(before) if is_in_memory else []
     known = next((place for place, each in enumerate(records) if each.number == after), None)
     rows = [row(each) for each in islice((each for each in records[:known] if _matches(each, wanted)), limit + 1)]
     if older is not None and len(rows) <= limit and known is None:
@@ -77,7 +76,7 @@ def detailed_row(record: RequestRecord, id: int | None = None) -> dict[str, Any]
 
 def _matches(record: RequestRecord, wanted: Mapping[str, str]) -> bool:
     facts = record.facts
-    values = {"model": facts.model, "key": facts.key, "outcome": record.result.value, "session": facts.conversation}
+    values = {"model": facts.model, "key": facts.key, "outcome": record.result, "session": facts.conversation}
     return all(values[name] == value for name, value in wanted.items())
 
 
@@ -98,7 +97,7 @@ def row(record: RequestRecord, id: int | None = None) -> dict[str, Any]:
         "id": record.number if id is None else id,
         **_facts(facts),
         "ended_at": _time(record.ended_at),
-        "outcome": record.result.value,
+        "outcome": record.result,
         "status": record.status,
         "message": record.message,
         "tokens": dict(zip(_TOKENS, tokens, strict=False)) if tokens is not None else None,

@@ -69,7 +69,7 @@ def _probe(services: Services) -> str:
 
 def stats(context: AdminContext) -> dict[str, Any]:
     services, now = context.services(), time.time()
-    running, ended = services.get(RequestLog).running(), services.get(RequestLog).ended(limit=sys.maxsize)
+    running, ended = services.get(RequestLog).running(), services.get(RequestLog).ended()
     limits, newest = services.upstream_client.call_limits.snapshot(), ended[0].number if ended else None
     return {
         "version": __version__,

@@ -6,7 +6,6 @@ kept.
 """
 
 import re
-import sys
 from collections.abc import Mapping
 from datetime import date
 from typing import Any
@@ -79,7 +78,7 @@ def page(context: AdminContext, parameters: Mapping[str, str]) -> dict[str, Any]
 def _ledger_rows(context: AdminContext, page: Page) -> list[dict[str, Any]]:
     services, before = context.services(), page.before
     # By the very time that the ledger has: no order of times would do, because the clock may be set back.
-    in_memory = {(each.number, each.ended_at) for each in services.get(RequestLog).ended(limit=sys.maxsize)}
+    in_memory = {(each.number, each.ended_at) for each in services.get(RequestLog).ended()}
     with ledger_connection(services.reasoning_store.database) as connection:
         before_id = -before if before is not None and before < 0 else None
         if before is not None and before >= 0 and all(number != before for number, _ in in_memory):

@@ -16,8 +16,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from operator import add
 from typing import Any, NamedTuple, Unpack
 
+from deepseek_cursor_proxy.deepseek.prices import Cost
+from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.features.request_log.feature import RequestRecord
 from deepseek_cursor_proxy.observers.events import Result
 from deepseek_cursor_proxy.storage.database import Database
@@ -56,7 +59,6 @@ CREATE TABLE usage_days (
 class UsageRow(NamedTuple):
     """A request that ended; None stands for an unknown figure."""
 
-    # Of the row; 0 before it is written.
     id: int
     ended_at: float
     # Counts from 1 in every run of the proxy.
@@ -142,6 +144,7 @@ _INSERT = f"INSERT INTO usage ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * l
 _SELECT = f"SELECT {', '.join(UsageRow._fields)} FROM usage"
 _SUMS = DaySums._fields
 _GROUP = DayGroup._fields
+_HAS_GROUP = f"SELECT 1 FROM usage_days WHERE {' AND '.join(f'{name} = ?' for name in _GROUP)}"
 _DAY_COLUMNS = (*_GROUP, *_SUMS)
 _ADD = (
     f"INSERT INTO usage_days ({', '.join(_DAY_COLUMNS)}) VALUES ({', '.join('?' * len(_DAY_COLUMNS))}) "
@@ -185,9 +188,8 @@ class UsageLedger(Table[RequestRecord]):
 
     def add(self, record: RequestRecord) -> None:
         """Queue the record of a request; returns at once."""
-        if not record.facts.key:
-            return
-        self._waiting.write_later([record])
+        if record.facts.key:
+            self._waiting.write_later([record])
 
     def was_accepted_before(self, key: str) -> bool:
         """True if a caller got an answer before this run; False while the file cannot be read."""
@@ -207,35 +209,32 @@ class UsageLedger(Table[RequestRecord]):
             return round(connection.execute(query, (_ROWS_OF_AVERAGE, model)).fetchone()[0] or 0)
         return 0
 
-    def _write(self, connection: sqlite3.Connection, entries: Sequence[RequestRecord]) -> Sequence[UsageRow]:
-        rows = list(map(_row, entries))
-        connection.executemany(_INSERT, [row[1:] for row in rows])
-        write_sums(connection, sum_by_day(rows))
-        self._count_writes(len(rows))
+    def _write(self, connection: sqlite3.Connection, entries: Sequence[RequestRecord]) -> Sequence[RequestRecord]:
+        connection.executemany(_INSERT, map(_values, entries))
+        for group, added in sum_by_day(entries).items():
+            connection.execute(_ADD, (*_bounded(connection, group), *added))
+        self._count_writes(len(entries))
         if lost := self._waiting.take_lost():
             _log.warning("usage could not be written; requests whose figures are lost: %d", lost)
-        return rows
+        return entries
 
 
-def sum_by_day(rows: Sequence[UsageRow]) -> dict[DayGroup, DaySums]:
-    groups: dict[DayGroup, list[UsageRow]] = {}
-    for row in rows:
-        group = DayGroup(day_of(row.ended_at), row.model, row.key, row.api, row.currency)
-        groups.setdefault(group, []).append(row)
-    return {group: _add_up(members) for group, members in groups.items()}
+def sum_by_day(records: Iterable[RequestRecord]) -> dict[DayGroup, DaySums]:
+    """The sums of these requests; unknown figures count as 0."""
+    sums: dict[tuple[str, ...], tuple[Any, ...]] = {}
+    days: dict[float, str] = {}
+    for record in records:
+        facts, minute = record.facts, record.ended_at // 60
+        day = days.get(minute) or days.setdefault(minute, day_of(record.ended_at))
+        *cost, currency, _ = record.cost or _NO_COST
+        added = (1, record.result.is_failure, record.is_cost_unknown, *(record.tokens or _NO_TOKENS), *cost)
+        group = day, facts.model, facts.key, facts.api, currency
+        sums[group] = tuple(map(add, sums.get(group, _NO_SUMS), added))
+    return {DayGroup(*group): DaySums(*each) for group, each in sums.items()}
 
 
-def _add_up(rows: Sequence[UsageRow]) -> DaySums:
-    """The sums of these rows, column by column; unknown figures count as 0."""
-    columns = dict(zip(UsageRow._fields, zip(*rows, strict=True), strict=True))
-    failed = sum([outcome in FAILURES for outcome in columns["outcome"]])
-    added = [sum(filter(None, columns[name]), zero) for name, zero in _ADDED.items()]
-    return DaySums(len(rows), failed, sum(columns["is_cost_unknown"]), *added)
-
-
-FAILURES = tuple(result.value for result in Result if result.is_failure)
-# The sums that have the name of their column, and what they begin with.
-_ADDED = {name: DaySums._field_defaults[name] for name in DaySums._fields if name in UsageRow._fields}
+_NO_SUMS, _NO_TOKENS, _NO_COST = DaySums(), Tokens(0, 0, 0, 0, 0), Cost(0.0, 0.0, 0.0, "", "")
+FAILURES = tuple(result for result in Result if result.is_failure)
 
 
 def day_of(moment: float) -> str:
@@ -243,30 +242,25 @@ def day_of(moment: float) -> str:
     return datetime.fromtimestamp(moment).date().isoformat()
 
 
-def _row(record: RequestRecord) -> UsageRow:
+def _values(record: RequestRecord) -> tuple[Any, ...]:
+    """The columns of a request, but for the id."""
     number, _, api, key, requested_model, model, stream, messages, tools, body_bytes, chat, client, _ = record.facts
     seconds, first_token, queue, connect = record.timing
-    return UsageRow._make(
-        (
-            *(0, record.ended_at, number, api, key, chat, requested_model, model, record.upstream, int(stream)),
-            *(record.result.value, record.status),
-            *(record.tokens if record.tokens is not None else (None, None, None, None, 0)),
-            *(record.cost if record.cost is not None else (None, None, None, "", "")),
-            *(int(record.is_cost_unknown), seconds, queue, connect, first_token, record.retries),
-            *(*record.turns, record.divergence, messages, tools, body_bytes, client),
-        )
-    )
+    hit, miss, output, thinking, searches = record.tokens or (None, None, None, None, 0)
+    cost, saved, divergence, currency, version = record.cost or (None, None, None, "", "")
+    return (
+        record.ended_at, number, api, key, chat, requested_model, model, record.upstream, int(stream),
+        str(record.result), record.status, hit, miss, output, thinking, searches, cost, saved, divergence, currency,
+        version, int(record.is_cost_unknown), seconds, queue, connect, first_token, record.retries, *record.turns,
+        record.divergence, messages, tools, body_bytes, client,
+    )  # fmt: skip
 
 
-def write_sums(connection: sqlite3.Connection, sums: Mapping[DayGroup, DaySums]) -> None:
-    for group, added in sums.items():
-        connection.execute(_ADD, (*_bounded(connection, group), *added))
-
-
+# Rows of sums stay, so one that was found or added is not looked for again.
+@lru_cache(64)
 def _bounded(connection: sqlite3.Connection, group: DayGroup) -> DayGroup:
     """The group itself, or the one for all others if the day has too many groups."""
-    where = " AND ".join(f"{name} = ?" for name in _GROUP)
-    if connection.execute(f"SELECT 1 FROM usage_days WHERE {where}", group).fetchone() is not None:
+    if connection.execute(_HAS_GROUP, group).fetchone() is not None:
         return group
     count = connection.execute("SELECT count(*) FROM usage_days WHERE day = ?", (group.day,)).fetchone()[0]
     return group if count < _MAX_GROUPS_PER_DAY else group._replace(model=OTHER, key=OTHER)

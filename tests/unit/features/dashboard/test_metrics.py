@@ -5,7 +5,7 @@ from deepseek_cursor_proxy.deepseek.prices import Cost
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.features.dashboard.metrics import Histogram, Metric, Statistics, render
 from deepseek_cursor_proxy.features.request_log.feature import RequestRecord, TurnCounts
-from deepseek_cursor_proxy.features.usage.ledger import _row, sum_by_day
+from deepseek_cursor_proxy.features.usage.ledger import sum_by_day
 from deepseek_cursor_proxy.observers.events import RequestFacts, Result, Timing
 
 
@@ -47,7 +47,7 @@ class StatisticsTest(unittest.TestCase):
     def test_a_minute_counts_as_failed_what_the_ledger_does(self) -> None:
         for result in Result:
             self.add(record(result=result))
-        sums = sum_by_day([_row(record(result=result)) for result in Result]).values()
+        sums = sum_by_day([record(result=result) for result in Result]).values()
         [minute] = [each for each in self.statistics.minutes() if each.requests]
         self.assertEqual([(len(Result), 2)], [(each.requests, each.failed) for each in sums])
         self.assertEqual((len(Result), 2), (minute.requests, minute.failed))
@@ -99,7 +99,8 @@ class StatisticsTest(unittest.TestCase):
         self.assertEqual('x{api="chat",model="other",outcome="completed"} 150', lines[-len(Result)])
 
     def test_what_happened_to_the_history_counts(self) -> None:
-        self.add(record(turns=TurnCounts(3, 2, 1, 4, 5), divergence="tools changed (added grep), message 12 …"))
+        self.add(record(turns=TurnCounts(3, 2, 1, 3, 5), divergence="tools changed (added grep), message 12 …"))
+        self.add(record(turns=TurnCounts(missing=1)))
         self.add(record(divergence="system prompt changed, message 3 changed (user content)"))
         self.add(record(divergence="message 3 changed (user content)"))
         sources = {"store": 3, "client": 2, "empty": 1, "missing": 4}

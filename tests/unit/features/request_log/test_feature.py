@@ -77,7 +77,7 @@ class TestRequestLog(unittest.TestCase):
         # Request 12 is overtaken by 13.
         for number in (*range(1, 12), 13, 12):
             log.end(finished(number))
-        first = [each.number for each in log.ended(limit=4)]
+        first = [each.number for each in log.ended()[:4]]
         self.assertEqual([12, 13, 11, 10], first)
         self.assertEqual([9, 8, 7, 6, 5, 4], [each.number for each in log.ended(before=first[-1])])
         self.assertEqual([], log.ended(before=3))
@@ -89,7 +89,7 @@ class TestRequestLog(unittest.TestCase):
         for number in range(2, 1000):
             log.end(Refused(facts(number)._replace(key=""), "chat", End(Result.REFUSED, 401, "no"), 0.1))
         log.end(finished(1000))
-        numbers = [each.number for each in log.ended(limit=1000)]
+        numbers = [each.number for each in log.ended()]
         self.assertEqual([1000, *range(999, 979, -1), 1], numbers)
         self.assertEqual([True, True, False], [log.find(number) is not None for number in (1, 999, 900)])
 
@@ -161,4 +161,4 @@ class TestRecord(unittest.TestCase):
                 ended = finished(prepared=long, usage=dict.fromkeys(counts, 100_000 + number))
                 log.end(ended._replace(facts=asked))
             self.assertLess(memory.held(), 500_000)
-        self.assertEqual(100, len(log.ended(limit=2000)))
+        self.assertEqual(100, len(log.ended()))
