@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -250,20 +250,11 @@ class ServerDelta(NamedTuple):
         return sum(len(repr(part)) for part in (*kept, *self.citations))
 
 
-class RunTemplate(Protocol):
-    """What all chunks of a run have in common; see deepseek/chat_stream."""
-
-    # Whether the string that differs is the reasoning, and not the text.
-    @property
-    def is_reasoning(self) -> bool: ...
-
-    def fill(self, text: str) -> "Delta": ...
-
-
 class Run(NamedTuple):
     """Chunks in a row that differ in one string only: the string of each, as it is between its quotes in JSON."""
 
-    template: RunTemplate
+    # What all of them have in common: a ChunkTemplate of deepseek/chat_stream.
+    template: Any
     strings: Sequence[bytes]
 
 
@@ -312,25 +303,26 @@ class Reply:
     # this does not come to an end.
     MAX_CHARACTERS = 16 * 1024 * 1024
 
+    usage: Mapping[str, Any] | None = None
+    # In characters: what this holds in memory.
+    size = 0
+    finish_reason: str | None = None
+    is_finished = False
+    # How many pieces of reasoning came under another name only.
+    _other_pieces = 0
+    _has_empty_reasoning = False
+    # Until the next delta.
+    _message: Message | None = None
+
     def __init__(self) -> None:
-        self.usage: Mapping[str, Any] | None = None
-        # In characters: what this holds in memory.
-        self.size = 0
         # The names other than `reasoning_content` under which reasoning came, in their order.
         self._other_names: dict[str, None] = {}
-        # How many pieces of reasoning came under another name only.
-        self._other_pieces = 0
-        self.finish_reason: str | None = None
-        self.is_finished = False
         self._reasoning: list[str] = []
         self._text: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
         self._details: list[dict[str, Any]] = []
         # Each with the pieces of reasoning and of text before it.
         self._server_items: list[tuple[Mapping[str, Any], int, int]] = []
-        self._has_empty_reasoning = False
-        # Until the next delta.
-        self._message: Message | None = None
 
     def add(self, delta: Delta) -> None:
         # All at once, because this runs for every chunk: fields by name take longer.
@@ -394,8 +386,8 @@ class Reply:
 
     def message(self) -> Message:
         if self._message is None:
-            parts = [self._calls[index] for index in sorted(self._calls)]
-            calls = tuple([ToolCall(part.id, part.name, join_pieces(part.arguments)) for part in parts])
+            parts = sorted(self._calls.items())
+            calls = tuple([ToolCall(part.id, part.name, join_pieces(part.arguments)) for _, part in parts])
             self._message = Message("assistant", join_pieces(self._text), join_pieces(self._reasoning), calls)
             if self._details:
                 details = json.dumps(self._details, ensure_ascii=False, separators=(",", ":"))

@@ -270,14 +270,14 @@ def chunk_delta(body: Mapping[str, Any], part: str = "delta") -> Delta:
         fields, other = read_reasoning(fields)
         choice = {**choice, part: fields}
         body = {**body, "choices": [choice]}
-    finish = choice.get("finish_reason")
     reasoning, content, entries = fields.get("reasoning_content"), fields.get("content"), fields.get("tool_calls")
     delta = Delta(
         0,
         reasoning if isinstance(reasoning, str) else None,
         content if isinstance(content, str) or content is None else _parts_text(content),
         tuple([_piece(at, as_object(call)) for at, call in enumerate(as_list(entries))]) if entries else (),
-        finish if isinstance(finish, str) else None,
+        # Some gateways send "" with every chunk.
+        as_text(choice.get("finish_reason")) or None,
         usage,
         body,
     )

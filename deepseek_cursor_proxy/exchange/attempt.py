@@ -270,7 +270,7 @@ def read_stream(response: StreamedResponse, read: Read, record_sent: Callable[[]
         record_sent()
     with closing(response.stream()) as pieces:
         for piece in pieces:
-            if isinstance(piece, Heartbeat):
+            if not isinstance(piece, bytes):
                 yield ParsedEvents([piece])
                 continue
             events = read(piece)

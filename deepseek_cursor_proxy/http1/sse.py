@@ -42,12 +42,13 @@ class Parser:
         self._data: list[bytes] = []
         self._name = ""
         self._is_after_cr = False
-        self._is_at_start = True
+        # Where a byte order mark may stand.
+        self.is_at_start = True
 
     @property
     def is_between_events(self) -> bool:
         """Whether the next byte begins an event, whatever came before."""
-        return not (self._line or self._data or self._name or self._is_after_cr or self._is_at_start)
+        return not (self._line or self._data or self._name or self._is_after_cr or self.is_at_start)
 
     def feed(self, data: bytes) -> list[Event | Comment]:
         """The events and comments that these bytes complete, in order."""
@@ -66,9 +67,9 @@ class Parser:
         if self._line:
             lines[0] = bytes(self._line) + lines[0]
             self._line.clear()
-        if self._is_at_start:
+        if self.is_at_start:
             lines[0] = lines[0].removeprefix(_BOM)
-            self._is_at_start = False
+            self.is_at_start = False
         found: list[Event | Comment] = []
         for line in lines:
             if len(line) > self._bytes_left or len(self._data) > _MOST_LINES:

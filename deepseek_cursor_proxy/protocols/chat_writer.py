@@ -12,19 +12,19 @@ The usage of a stream is
     else                     in the chunk with the finish_reason, as DeepSeek has it, whatever the upstream does
 """
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Run, RunTemplate
+from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, Heartbeat, Run
 from deepseek_cursor_proxy.deepseek import server_tools
-from deepseek_cursor_proxy.deepseek.chat_stream import split_run
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
 from deepseek_cursor_proxy.http1 import sse
 from deepseek_cursor_proxy.json_codec import as_list, as_object, as_text, encode_json
 from deepseek_cursor_proxy.protocols.tools import CustomCallUnwrapper
 
-# The placeholder for the text that differs from chunk to chunk; JSON writes it as it is.
-_TEXT = "=the text="
+# The placeholder for the text that differs from chunk to chunk; JSON writes it as it is, and no chunk contains it.
+_TEXT = secrets.token_hex(16)
 
 
 class ChunkWriter:
@@ -41,7 +41,7 @@ class ChunkWriter:
         custom, nested = request.custom_tools, request.openai_custom_tools
         self._unwrapper = CustomCallUnwrapper(custom, nested) if custom else None
         # The template of the last run, whether it has text, and the bytes around the text of its chunks.
-        self._run_parts: tuple[RunTemplate, bool, list[bytes]] | None = None
+        self._run_parts: tuple[Any, bool, list[bytes]] | None = None
         # The last chunk; until DeepSeek sends one, a chunk of our own.
         self._last: Mapping[str, Any] = {
             "id": "chatcmpl-waiting",
@@ -54,13 +54,8 @@ class ChunkWriter:
         return b""
 
     def write(self, batch: Batch) -> bytes:
-        if len(batch) != 1:
-            return b"".join(map(self._write, batch))
-        item = batch[0]
-        # A chunk that arrives alone, as nearly all do.
-        if isinstance(item, Delta) and item.run is not None and self._held is None:
-            return self._write_run(item, item.run)
-        return self._write(item)
+        # Nearly all chunks arrive alone.
+        return self._write(batch[0]) if len(batch) == 1 else b"".join(map(self._write, batch))
 
     def end(self) -> bytes:
         if self._usage is None or not self._includes_usage:
@@ -71,13 +66,13 @@ class ChunkWriter:
         return self._take_held() + failure_events(error)
 
     def _write(self, item: Delta | Heartbeat) -> bytes:
-        if isinstance(item, Heartbeat):
+        if not isinstance(item, Delta):
             return sse.comment(item.line) if item.line else self._own(Delta(text=""))
-        if item.chunk is None:
-            return self._own(item)
         if item.run is not None:
             begun = self._begin_held(self._held, item.choice) if self._held is not None else b""
             return begun + self._write_run(item, item.run)
+        if item.chunk is None:
+            return self._own(item)
         if item.usage is not None:
             self._usage = item.usage
         if item.finish_reason:
@@ -123,15 +118,11 @@ class ChunkWriter:
         has_text = bool(delta.text)
         parts = self._run_parts
         if parts is None or parts[0] is not run.template or parts[1] != has_text:
-            marked = self._chunk(_as_shown(run.template.fill(_TEXT), run, has_text))
+            marked = self._chunk(delta._replace(text=_TEXT) if has_text else delta._replace(reasoning=_TEXT))
             parts = self._run_parts = run.template, has_text, sse.event(encode_json(marked)).split(_TEXT.encode())
-        around = parts[2]
-        if len(around) != 2:
-            # The chunk itself contains the words that mark the place of the text.
-            return b"".join([self._write(_as_shown(chunk, run, has_text)) for chunk in split_run(delta)])
         if len(run.strings) == 1:
-            return run.strings[0].join(around)
-        return b"".join([string.join(around) for string in run.strings])
+            return run.strings[0].join(parts[2])
+        return b"".join([string.join(parts[2]) for string in run.strings])
 
     def _own(self, delta: Delta) -> bytes:
         choice = {"index": delta.choice, "delta": {"content": delta.text}, "finish_reason": None}
@@ -184,11 +175,6 @@ class CompletionWriter:
         raise ClientGone
 
 
-def _as_shown(delta: Delta, run: Run, has_text: bool) -> Delta:
-    """A chunk of a run; the reasoning is the text in a thinking block, which a run of reasoning with text is."""
-    return delta._replace(reasoning=None, text=delta.reasoning) if has_text and run.template.is_reasoning else delta
-
-
 def _edit(delta: Delta, model: str, part: str, unwrapper: CustomCallUnwrapper | None) -> dict[str, Any]:
     """The chunk (or completion) a delta came from, with the delta's own values written into it."""
     edited: dict[str, Any] = {**(delta.chunk or {}), "model": model}
@@ -219,7 +205,8 @@ def _edit(delta: Delta, model: str, part: str, unwrapper: CustomCallUnwrapper | 
             message = {name: value for name, value in message.items() if name != "tool_calls"}
         elif calls != entries:
             message = {**message, "tool_calls": calls}
-    is_same = delta.finish_reason == choice.get("finish_reason") and delta.choice == choice.get("index", 0)
+    ends_alike = choice.get("finish_reason") in (delta.finish_reason, delta.finish_reason or "")
+    is_same = ends_alike and delta.choice == choice.get("index", 0)
     if message is not choice.get(part) or not is_same:
         fields = {"index": delta.choice, "finish_reason": delta.finish_reason}
         edited["choices"] = [{**choice, **(fields if not is_same else {}), part: message}]

@@ -13,7 +13,6 @@ once DeepSeek has run a search, everything stays text.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import Batch, CallPiece, ChatRequest, Delta, OtherReasoning, ToolCall
@@ -57,9 +56,9 @@ class WrittenCalls:
         self._is_forced = is_forced(request.tool_choice)
         # A completion has one text and a list of calls; the answers of other APIs have both in their order.
         self._is_completion = request.client_api == server_tools.CHAT
-        # Whether markup may be a call, computed when an answer has some. A method would make a cycle, which holds the
-        # request until the next full garbage collection.
-        self._may_count = cache(lambda: not brings_markup(request))
+        # Whether markup may be a call; called at the first marker of a text. A method would make a cycle, which holds
+        # the request until the next full garbage collection.
+        self._may_count: Callable[[], bool] = lambda: not brings_markup(request)
         self._answer = _Answer(self._markers, self._may_count, holds_text=self._is_forced)
         # The calls that were made of markup, and the markup as it came.
         self.calls: list[ToolCall] = []
@@ -109,7 +108,10 @@ class WrittenCalls:
             # What follows may quote the pages that DeepSeek found.
             answer.is_off = True
             return [*self._release(delta), delta]
-        given, before = delta, list[Delta]()
+        if is_whole and not self._is_forced and "<" not in f"{delta.reasoning}{delta.text}":
+            return [delta]
+        given = delta
+        before: list[Delta] = []
         if delta.reasoning:
             if answer.text.has_held and not is_whole:
                 before.append(_extra(delta, text=answer.text.release()))
@@ -171,7 +173,10 @@ class WrittenCalls:
         """The text and the calls of what was held. Line breaks before a block are part of it, and blanks after it."""
         items: list[str | ToolCall] = []
         start = at = 0
-        while (opened := self._markers.opening.search(text, at)) is not None and self._may_count():
+        opening = self._markers.opening
+        if opening.search(text) is None or not self._may_count():
+            opening = NO_MARKERS.opening
+        while (opened := opening.search(text, at)) is not None:
             quotes.add(text[at : opened.start()])
             block = Block([], opened.end(), opened.end()) if quotes.is_open() else read_block(text, opened)
             calls = self._calls_of(block)

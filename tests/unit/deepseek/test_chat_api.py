@@ -135,6 +135,10 @@ class TestDeltas(unittest.TestCase):
                     self.assertLessEqual([(piece.index, piece.id) for piece in delta.calls], [(0, "")])
                     self.assertEqual((0, None), (delta.choice, delta.finish_reason))
 
+    def test_a_chunk_with_an_empty_finish_reason_ends_no_block_of_an_answer(self) -> None:
+        delta = chat_api.chunk_delta({"choices": [{"delta": {"content": "x"}, "finish_reason": ""}]})
+        self.assertEqual(("x", None), (delta.text, delta.finish_reason))
+
     def test_an_error_inside_a_stream_raises_upstream_failed(self) -> None:
         for body in ({"error": {"message": "overloaded"}}, {"error": "overloaded"}):
             with self.assertRaises(UpstreamFailed) as caught:

@@ -57,7 +57,7 @@ def read_run(template: ChunkTemplate | None, raw: bytes, at: int = 0) -> tuple[D
 
 
 TEXTS = ["a", " b", 'say "hi"', "back\\slash", "\n\n\t", "Grüße 漢字 😀", "\u2028 \x7f"]
-TEXTS += ["{}[],:", "content", "=the text="]
+TEXTS += ["{}[],:", "content"]
 
 
 class TestRead(unittest.TestCase):
@@ -66,7 +66,7 @@ class TestRead(unittest.TestCase):
             lambda text: {"content": text},
             lambda text: {"content": None, "reasoning_content": text},
             lambda text: {"role": "assistant", "reasoning_content": text, "content": ""},
-            lambda text: {"content": text, "odd": {"content": ["content", {"content": "x"}]}},
+            lambda text: {"content": text, "odd": {"note": ["contents", {"other": "x"}]}},
         ):
             for options in ({}, {"separators": (", ", ": ")}):
                 with self.subTest(make("…"), **options):
@@ -115,12 +115,27 @@ class TestTemplates(unittest.TestCase):
             chunk({"content": "x"}, finish_reason="stop"), chunk({"content": "x", "reasoning_content": "y"}),
             chunk({"content": "", "reasoning_content": ""}), chunk({"role": "assistant"}),
             chunk({"content": "x", "tool_calls": [call]}), {**chunk({"content": "x"}), "usage": {"total_tokens": 1}},
+            chunk({"reasoning": "x", "reasoning_content": "x"}),
+            {"reasoning_content": "x", **chunk({"reasoning": "x"})},
         ):  # fmt: skip
             self.assertIsNone(cut(data(value)), value)
 
-    def test_a_template_has_its_hole_exactly_at_the_text(self) -> None:
-        value = {"note": {"content": "decoy"}, "content": "decoy", **chunk({"content": "text"})}
-        self.assertEqual("other", read_run(template_of(value), event(value).replace(b"text", b"other"))[0].text)
+    def test_all_chunks_of_a_gateway_keep_an_empty_finish_reason_and_a_second_choice(self) -> None:
+        second = chunk({"content": "x"})["choices"] + [{"index": 1, "delta": {}}]
+        for more in ({"choices": second}, chunk({"content": "x"}, finish_reason="")):
+            value = {**chunk({}), **more}
+            found, _ = written(iter([event(value) * 4]), None)
+            lines = [json.loads(line[6:]) for line in found.split(b"\n\n") if line.startswith(b"data: {")]
+            self.assertEqual([value["choices"]] * 3, [line["choices"] for line in lines][1:])
+
+    def test_a_chunk_with_two_fields_named_like_its_text_makes_no_template(self) -> None:
+        for note in ({"content": "decoy"}, {"content": "text"}, {"content": []}):
+            self.assertIsNone(cut(data({"note": note, **chunk({"content": "text"})})), note)
+            self.assertIsNone(cut(data({**chunk({"content": "text"}), "note": note})), note)
+
+    def test_a_name_that_an_escape_hides_makes_no_template(self) -> None:
+        raw = data(chunk({"content": "text"}))
+        self.assertIsNone(cut(raw.replace(b'"text"', b'"text","cont\\u0065nt":"text"')))
 
     def test_an_event_of_several_data_lines_makes_no_template(self) -> None:
         self.assertIsNone(cut(json.dumps(chunk({"content": "x"}), indent=1).encode()))
@@ -196,14 +211,6 @@ class TestSplits(unittest.TestCase):
                     with self.subTest(seed, form=form and form.tag, at_most=at_most):
                         self.assertEqual(expected, written(split(random.Random(seed), data, at_most), form))
 
-    def test_a_model_named_like_the_template_filling_is_written_correctly(self) -> None:
-        data = b"".join(event(chunk({"content": text})) for text in "abcd") + DONE
-        with mock.patch(f"{__name__}.REQUEST", ChatRequest("=the text=", "m", (), stream=True)):
-            found, _ = written(iter([data]), None)
-        parsed = [json.loads(line[6:]) for line in found.decode().split("\n\n") if line and line != "data: [DONE]"]
-        self.assertEqual(["=the text="] * 4, [each["model"] for each in parsed])
-        self.assertEqual("A notice.\n\nabcd", "".join(each["choices"][0]["delta"]["content"] for each in parsed))
-
 
 class TestStreamReader(unittest.TestCase):
     def texts(self, batch: Batch) -> list[str | None]:
@@ -212,6 +219,13 @@ class TestStreamReader(unittest.TestCase):
     def test_chunks_that_differ_in_their_text_alone_are_one_delta(self) -> None:
         parsed = StreamReader().read(b"".join(event(chunk({"content": text})) for text in "abcd"))
         self.assertEqual(["a", "bcd"], self.texts(parsed.batch))
+
+    def test_a_byte_order_mark_may_stand_at_the_beginning_alone(self) -> None:
+        first, mark = event(chunk({"content": "a"})), b"\xef\xbb\xbf"
+        for raw, texts in ((mark + first, ["a"]), (first + mark + first, ["a", None])):
+            with self.subTest(raw):
+                items = StreamReader().read(raw).batch
+                self.assertEqual(texts, [item.text if isinstance(item, Delta) else None for item in items])
 
     def test_nothing_is_read_after_the_end_of_a_chat_stream(self) -> None:
         more = event(chunk({"content": "x"}))

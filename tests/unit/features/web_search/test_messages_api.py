@@ -196,7 +196,7 @@ def event(chunk: Any) -> bytes:
 
 
 def read_pieces(pieces: Iterable[bytes]) -> tuple[list[Delta], ParsedEvents]:
-    reader, deltas, events = MessageStreamReader(), list[Delta](), ParsedEvents()
+    reader, deltas, events = MessageStreamReader(), list[Delta](), ParsedEvents([])
     for piece in pieces:
         events = reader.read(piece)
         deltas += [item for item in events.batch if isinstance(item, Delta)]
