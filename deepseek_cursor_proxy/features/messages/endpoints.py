@@ -12,13 +12,7 @@ from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
 from deepseek_cursor_proxy.features.encryption import Sealer
 from deepseek_cursor_proxy.features.messages.request import parse
-from deepseek_cursor_proxy.features.messages.writer import (
-    MessageHead,
-    MessageWriter,
-    PingingWriter,
-    PlainMessageWriter,
-    failure_event,
-)
+from deepseek_cursor_proxy.features.messages.writer import MessageHead, MessageWriter, PlainMessageWriter, failure_event
 from deepseek_cursor_proxy.features.tokens.feature import TokenCounter
 from deepseek_cursor_proxy.http1.messages import HttpReply, HttpRequest
 
@@ -47,9 +41,8 @@ class MessagesEndpoint(GenerationEndpoint):
         exchange = self.open(client._replace(chat=streamed, upstream_api=upstream_api, is_plain=not chat.stream))
         tokens = client.body_bytes // _BYTES_PER_TOKEN
         head = MessageHead(f"msg_{secrets.token_hex(12)}", new_request_id(), tokens)
-        writer: MessageWriter = PlainMessageWriter(head, message, sealer)
-        if chat.stream:
-            writer = PingingWriter(head, message, sealer, monotonic, self._services.config.heartbeat_interval)
+        kind = MessageWriter if chat.stream else PlainMessageWriter
+        writer = kind(head, message, sealer, monotonic, self._services.config.heartbeat_interval)
         reply = self.reply(exchange, chat, writer)
         return reply._replace(headers=(*reply.headers, ("request-id", head.request_id)))
 

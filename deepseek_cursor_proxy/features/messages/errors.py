@@ -31,7 +31,7 @@ def refuse(request: HttpRequest, error: ProxyError, request_id: str, headers: He
     """The reply to a failed request that is meant for this API, even at an unknown path; None for any other."""
     if not speaks_messages(request):
         return None
-    if is_final(error):
+    if error.status in _FINAL or error.code == "reasoning_refused":
         headers = (("x-should-retry", "false"), *headers)
     return HttpReply.json(failure(error, request_id), status(error), (("request-id", request_id), *headers))
 
@@ -43,10 +43,6 @@ def status(error: ProxyError) -> int:
         # As Anthropic answers for such a model. Claude Code calls a 403 "Failed to authenticate", and the key is fine.
         return 400
     return error.status if error.status < 500 else 500
-
-
-def is_final(error: ProxyError) -> bool:
-    return error.status in _FINAL or error.code == "reasoning_refused"
 
 
 def failure(error: ProxyError, request_id: str) -> dict[str, Any]:

@@ -194,9 +194,14 @@ _PendingText = tuple[type[Thinking] | type[Text], str, Sequence[bytes]]
 
 
 class MessageWriter:
-    """Writes one message as events. Used by one thread."""
+    """Writes one message as events, and a ping if the client got nothing for `seconds`: Claude Code gives up after 300.
 
-    def __init__(self, head: MessageHead, message: MessageRequest, sealer: Sealer) -> None:
+    Used by one thread.
+    """
+
+    def __init__(
+        self, head: MessageHead, message: MessageRequest, sealer: Sealer, now: Callable[[], float], seconds: float
+    ) -> None:
         self._head = head
         self._request = message
         self._sealer = sealer
@@ -212,6 +217,9 @@ class MessageWriter:
         self._stop_sequence: str | None = None
         # Sources of a text that has not begun.
         self._pending_citations: list[Mapping[str, Any]] = []
+        self._now = now
+        self._seconds = seconds
+        self._ping_at = now() + seconds
 
     def begin(self) -> bytes:
         message = {**self._frame(), "content": [], "stop_reason": None, "stop_sequence": None}
@@ -221,7 +229,12 @@ class MessageWriter:
         self._events = []
         for item in batch:
             self._write(item)
-        return b"".join(self._events)
+        written, now = b"".join(self._events), self._now()
+        if not written and batch and now >= self._ping_at:
+            written = PING
+        if written:
+            self._ping_at = now + self._seconds
+        return written
 
     def end(self) -> bytes:
         self._check_end()
@@ -368,26 +381,6 @@ class MessageWriter:
             self._write_call(call)
         self._close_and_write_pending()
         self._close_open()
-
-
-class PingingWriter(MessageWriter):
-    """Writes one stream, with a ping if the client got nothing for `seconds`: Claude Code gives up after 300."""
-
-    def __init__(
-        self, head: MessageHead, message: MessageRequest, sealer: Sealer, now: Callable[[], float], seconds: float
-    ) -> None:
-        super().__init__(head, message, sealer)
-        self._now = now
-        self._seconds = seconds
-        self._ping_at = now() + seconds
-
-    def write(self, batch: Batch) -> bytes:
-        written, now = super().write(batch), self._now()
-        if not written and batch and now >= self._ping_at:
-            written = PING
-        if written:
-            self._ping_at = now + self._seconds
-        return written
 
 
 class PlainMessageWriter(MessageWriter):

@@ -1,6 +1,7 @@
 import json
 import random
 import unittest
+from time import monotonic
 from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
@@ -39,7 +40,7 @@ def read(*messages: Any, **body: Any) -> tuple[Message, ...]:
 
 
 def blocks_of(turn: Any) -> list[Json]:
-    writing = MessageWriter(MessageHead("msg_1"), parse(thinking={"type": "adaptive"}), SEALER)
+    writing = MessageWriter(MessageHead("msg_1"), parse(thinking={"type": "adaptive"}), SEALER, monotonic, 300)
     for batch in turn:
         writing.write(batch)
     return list(writing.message()["content"])

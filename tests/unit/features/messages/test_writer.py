@@ -2,6 +2,7 @@ import json
 import random
 import unittest
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import CallPiece, ChatRequest, Delta, Heartbeat, ServerDelta, ServerPiece
@@ -9,7 +10,7 @@ from deepseek_cursor_proxy.deepseek import chat_stream
 from deepseek_cursor_proxy.errors import UpstreamFailed
 from deepseek_cursor_proxy.features.encryption import Opener, Sealer
 from deepseek_cursor_proxy.features.messages.request import MessageRequest
-from deepseek_cursor_proxy.features.messages.writer import PING, MessageHead, MessageWriter, PingingWriter
+from deepseek_cursor_proxy.features.messages.writer import PING, MessageHead, MessageWriter
 from tests.support.generated_answers import FUNCTION, REQUEST, answer, batches, message, parts, stream, words
 from tests.support.messages_client import Json, add_up_events, events, kinds
 from tests.support.width import width
@@ -26,7 +27,7 @@ def opened(signature: str) -> str | None:
 
 
 def writer(request: ChatRequest = REQUEST, **options: Any) -> MessageWriter:
-    return MessageWriter(MessageHead("msg_1", "req_1", 3), MessageRequest(request, **options), SEALER)
+    return MessageWriter(MessageHead("msg_1", "req_1", 3), MessageRequest(request, **options), SEALER, monotonic, 300)
 
 
 def written(writing: MessageWriter, batch: Any) -> list[Json]:
@@ -217,7 +218,7 @@ class TestOtherEvents(unittest.TestCase):
 
     def test_a_client_that_gets_nothing_for_a_while_gets_a_ping(self) -> None:
         now = [0.0]
-        writing = PingingWriter(MessageHead("msg_1"), MessageRequest(REQUEST), SEALER, lambda: now[0], 10.0)
+        writing = MessageWriter(MessageHead("msg_1"), MessageRequest(REQUEST), SEALER, lambda: now[0], 10.0)
         nothing = [Heartbeat("keep-alive")]
         sent = []
         for now[0], batch in enumerate([nothing] * 12 + [[Delta(text="x")]] + [nothing] * 22):

@@ -2,6 +2,7 @@ import json
 import random
 import unittest
 from collections.abc import Iterable
+from time import monotonic
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Heartbeat, Message, Reply, ServerPiece, pack_items
@@ -284,7 +285,8 @@ class TestOddities(unittest.TestCase):
             with self.subTest(name):
                 deltas, _ = read_pieces(map(event, changed))
                 add_up(deltas)
-                writing = MessageWriter(MessageHead("msg"), MessageRequest(ChatRequest("m", "m", ())), SEALER)
+                request = MessageRequest(ChatRequest("m", "m", ()))
+                writing = MessageWriter(MessageHead("msg"), request, SEALER, monotonic, 300)
                 written = client_events(writing.write([*deltas]) + writing.fail(UpstreamFailed("broke")))
                 self.assertEqual("error", written.pop()["type"])
                 kinds = [each["type"] for each in written if each["type"] != "content_block_delta"]
