@@ -383,9 +383,8 @@ def follow(events: Pieces, number: int = -1) -> Pieces:
         for piece in events:
             if rest := events_after(piece, number):
                 yield rest
-    except errors.ClientGone:
-        raise
-    except Exception as error:
+    except ValueError as error:
+        # They are damaged in the store.
         yield failure_event(internal_error(error))
 
 

@@ -503,8 +503,6 @@ def unpack_events(data: bytes) -> Generator[bytes, None, None]:
         if end := rest.rfind(_END_OF_EVENT) + 1:
             yield bytes(rest[: end + 1])
             del rest[: end + 1]
-    if rest:
-        yield bytes(rest)
 
 
 def stored(database: Database, config: ProxyConfig) -> Stored:

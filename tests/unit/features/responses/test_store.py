@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.features.responses import store as responses
+from deepseek_cursor_proxy.features.responses.endpoints import follow
 from deepseek_cursor_proxy.features.responses.store import EventLog, ResponseStore, StoredResponse, unpack_events
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.table import compress
@@ -283,6 +284,13 @@ class TestEventLog(unittest.TestCase):
         for damaged in (b"no zlib", b"\x78\x01" + b"\xff" * 50):
             with self.assertRaises(ValueError):
                 list(unpack_events(damaged))
+
+    def test_damaged_events_end_in_an_error_event(self) -> None:
+        *pieces, last = events(3000)
+        packed = filled(pieces).pack(last)
+        with self.assertLogs(level=logging.ERROR):
+            found = b"".join(follow(unpack_events(packed + b"no zlib")))
+        self.assertTrue(found.startswith(pieces[0]) and b"event: error\n" in found, found[-300:])
 
     def test_a_megabyte_of_text_in_small_deltas_takes_a_few_megabytes(self) -> None:
         packed = filled(events(50_000)).pack()
