@@ -50,8 +50,6 @@ class SharedResponses:
 
     def find(self, caller: bytes, id: str, *, with_events: bool) -> ResponseRow | None:
         """The row, with the status DELETED if it was deleted; None if the engine has none or does not answer."""
-        if not id.isascii():
-            return None
         reply = self._state.read(FIND_RESPONSE, response_key(caller, id), [b"1" if with_events else b"0"])
         row = read_row(reply, caller, id, self._state.sealer(caller, _USE))
         if row is not None and isinstance(reply, list) and reply[-1] == 1 and (caller, id) not in self._in_work():

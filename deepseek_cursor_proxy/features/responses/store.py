@@ -19,7 +19,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Memo
@@ -101,27 +101,12 @@ class ResponseChange(NamedTuple):
     may_insert: bool = False
 
 
-class SharedRows(Protocol):
-    """The same rows on an engine, as `redis_store` has them: most proxies have none, and are smaller without."""
-
-    @property
-    def has_backlog(self) -> bool: ...
-    def change(self, change: ResponseChange) -> bool | None: ...
-    def find(self, caller: bytes, id: str, *, with_events: bool) -> ResponseRow | None: ...
-    def close(self) -> None: ...
-
-
 class _Unpacked(NamedTuple):
     """A value, its size as JSON, and roughly the memory it takes."""
 
     value: Any
     json_bytes: int
     size: int
-
-
-class ResponseStats(NamedTuple):
-    responses: int
-    bytes: int
 
 
 class WaitingChanges(WriteBehind[ResponseChange]):
@@ -186,10 +171,10 @@ class ResponseStore(Table[ResponseChange]):
         # recognises the same objects.
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         # The same responses on an engine, which other proxies find.
-        self._shared: SharedRows | None = None
+        self._shared: Any = None
         database.on_reopen(self._fail_orphans_after_reopen)
 
-    def share(self, shared: SharedRows) -> None:
+    def share(self, shared: Any) -> None:
         """Store on the engine too, before a change returns, and find what other proxies stored."""
         self._shared = shared
 
@@ -348,6 +333,9 @@ class ResponseStore(Table[ResponseChange]):
 
     def _find(self, caller: bytes, response_id: str, *, with_events: bool = False) -> ResponseRow | None:
         """The row on the engine, or in the file: the newer one, and the file's own if the engine has an older state."""
+        if not response_id.isascii():
+            # Our ids are ASCII; one that a client invented may be no valid text for SQLite.
+            return None
         if self._shared is None:
             return self._read(caller, response_id, with_events=with_events)
         if self._shared.has_backlog and (row := self._read(caller, response_id, with_events=with_events)) is not None:
@@ -366,9 +354,6 @@ class ResponseStore(Table[ResponseChange]):
 
     def _select(self, caller: bytes, id: str, *, with_events: bool) -> ResponseRow | None:
         """The row in the file. Raises Unusable."""
-        if not id.isascii():
-            # Our ids are ASCII; one that a client invented may be no valid text for SQLite.
-            return None
         found = self.database.select(
             f"SELECT caller, id, status, created_at, body, input, {'events' if with_events else 'NULL'} "
             "FROM responses WHERE caller = ? AND id = ?",
@@ -417,10 +402,6 @@ class ResponseStore(Table[ResponseChange]):
                 (body, len(body), number),
             )
             return changed.rowcount > 0
-
-    def stats(self) -> ResponseStats:
-        """The number and bytes of stored responses. Raises Unusable."""
-        return ResponseStats(*self.totals())
 
     def close(self) -> int:
         """Write waiting changes; idempotent. The owner of the database closes it."""
@@ -508,5 +489,5 @@ def unpack_events(data: bytes) -> Generator[bytes, None, None]:
 def stored(database: Database, config: ProxyConfig) -> Stored:
     """Raises Unusable."""
     with contextlib.closing(ResponseStore(database)) as store:
-        found = store.stats()
-    return Stored("responses", found.responses, {"responses": f"{found.responses:,}, {found.bytes:,} bytes"})
+        count, size = store.totals()
+    return Stored("responses", count, {"responses": f"{count:,}, {size:,} bytes"})

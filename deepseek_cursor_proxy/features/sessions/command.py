@@ -85,32 +85,23 @@ def export_sessions(options: dict[str, Any]) -> None:
     with _open(config) as store:
         sessions = [_find(store, session) for session in options["sessions"]] or store.list(None)[::-1]
         with _output(options["output"]) as file:
-            progress = _Progress(sum(session.nodes for session in sessions))
-            nodes = (progress.count(node) for session in sessions for node in store.nodes(session.uuid))
-            written = sum(1 for line in export.lines(nodes, form, chosen, tokenizer) if file.write(line))
+            nodes = (node for session in sessions for node in store.nodes(session.uuid))
+            counted = _with_progress(nodes, sum(session.nodes for session in sessions))
+            written = sum(1 for line in export.lines(counted, form, chosen, tokenizer) if file.write(line))
             file.flush()
-            progress.end()
     print(f"deepseek-cursor-proxy: trajectories written: {written:,}", file=sys.stderr)
 
 
-class _Progress:
-    """A line on standard error that says how far it is, if that is a terminal."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = 0
-        self._is_shown = sys.stderr.isatty() and total > _NODES_PER_UPDATE
-
-    def count(self, node: Node) -> Node:
-        self._done += 1
-        if self._is_shown and self._done % _NODES_PER_UPDATE == 0:
-            sys.stderr.write(f"\r{self._done:,} of {self._total:,} nodes")
+def _with_progress(nodes: Iterator[Node], total: int) -> Iterator[Node]:
+    """The nodes; a line on standard error says how far it is, if that is a terminal."""
+    is_shown = sys.stderr.isatty() and total > _NODES_PER_UPDATE
+    for done, node in enumerate(nodes, 1):
+        if is_shown and done % _NODES_PER_UPDATE == 0:
+            sys.stderr.write(f"\r{done:,} of {total:,} nodes")
             sys.stderr.flush()
-        return node
-
-    def end(self) -> None:
-        if self._is_shown:
-            sys.stderr.write("\r\x1b[K")
+        yield node
+    if is_shown:
+        sys.stderr.write("\r\x1b[K")
 
 
 @contextlib.contextmanager

@@ -12,10 +12,8 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.features.dashboard.service import AdminContext
 from deepseek_cursor_proxy.features.sessions.feature import Sessions, file_faults
 from deepseek_cursor_proxy.features.sessions.store import SessionStore
-from deepseek_cursor_proxy.features.sessions.trajectory import Node, Session
+from deepseek_cursor_proxy.features.sessions.trajectory import Node, Session, title
 from deepseek_cursor_proxy.json_codec import as_object
-
-_LONGEST_TITLE = 120
 
 
 def sessions(context: AdminContext, fields: Mapping[str, str]) -> dict[str, Any]:
@@ -25,21 +23,18 @@ def sessions(context: AdminContext, fields: Mapping[str, str]) -> dict[str, Any]
 
 def find(context: AdminContext, fields: Mapping[str, str], session: str, number: str | None) -> dict[str, Any]:
     """A session and its nodes, without their messages; or one node with them."""
-    services = context.services()
-    if number is not None:
-        return _trajectory(services, session, int(number))
-    with _store(services) as store:
+    with _store(context.services()) as store:
         found = next((each for each in store.list(None) if each.uuid == session), None) if store is not None else None
         if store is None or found is None:
             raise NotFound("There is no such session, or it was deleted.", code="unknown_session")
+        if number is not None:
+            return _trajectory(store.node(session, int(number)))
         return {"session": _session(found), "nodes": [_summary(node) for node in store.nodes(session)]}
 
 
-def _trajectory(services: Services, session: str, number: int) -> dict[str, Any]:
-    with _store(services) as store:
-        node = store.node(session, number) if store is not None else None
+def _trajectory(node: Node | None) -> dict[str, Any]:
     if node is None:
-        raise NotFound("There is no such trajectory, or its session was deleted.", code="unknown_node")
+        raise NotFound("There is no such trajectory in this session.", code="unknown_node")
     names = [as_object(tool.get("function")).get("name") for tool in node.tools]
     return {**_summary(node), "messages": list(node.messages), "own": sorted(node.own), "tools": names}
 
@@ -62,19 +57,10 @@ def _summary(node: Node) -> dict[str, Any]:
     return {
         "id": node.id,
         "parent": node.parent,
-        "title": _title(node),
+        "title": title((message.get("role"), message.get("content")) for message in node.messages),
         "message_count": len(node.messages),
         "turns": len(node.own),
         **{name: node.info.get(name) for name in ("model", "started", "finished", "cost")},
         **{name: metadata.get(name) for name in ("api", "finish_reason", "is_complete")},
         "requests": metadata.get("request_numbers"),
     }
-
-
-def _title(node: Node) -> str:
-    """The beginning of the first question."""
-    for message in node.messages:
-        content = message.get("content")
-        if message.get("role") == "user" and isinstance(content, str):
-            return " ".join(content.split())[:_LONGEST_TITLE]
-    return ""

@@ -115,11 +115,11 @@ class Sessions(Feature):
             self.store().record(turns)
 
     def store(self) -> "SessionStore":
-        from deepseek_cursor_proxy.features.sessions.store import LIMITS, SessionStore
+        from deepseek_cursor_proxy.features.sessions.store import SessionStore
 
         with self._lock:
             if self._store is None:
-                self._store = SessionStore(self._path, LIMITS)
+                self._store = SessionStore(self._path)
                 with suppress(Unusable):
                     self._store.prune()
             return self._store

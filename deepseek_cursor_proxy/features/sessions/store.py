@@ -39,6 +39,7 @@ from deepseek_cursor_proxy.features.sessions.trajectory import (
     new_session,
     storable,
 )
+from deepseek_cursor_proxy.json_codec import encode_json, json_text
 from deepseek_cursor_proxy.reasoning.identity import digest_message
 from deepseek_cursor_proxy.storage.database import Store
 from deepseek_cursor_proxy.storage.faults import FaultGuard
@@ -60,8 +61,6 @@ _KEYS_PER_QUERY = 16
 _MOST_BYTES_UNPACKED = 300
 # The row of a link and its entries in the index.
 _BYTES_PER_LINK = 120
-# The values came from JSON, so none contains itself.
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 
 _TABLES = """
 CREATE TABLE sessions (
@@ -91,17 +90,6 @@ CREATE INDEX nodes_by_head ON nodes (session, head)"""
 _SCHEMA = Schema(0x44536373, 6, _TABLES)
 
 
-class Limits(NamedTuple):
-    """What is kept: seconds since the last use, sessions, bytes of packed messages."""
-
-    age_seconds: float = 90 * 24 * 3600
-    sessions: int = 10_000
-    bytes: int = 4 * 1024**3
-
-
-LIMITS = Limits()
-
-
 class _WaitingTurns(WriteBehind[TurnOfSession]):
     # Each holds its history, most of it shared with other turns.
     bound = 1000
@@ -113,16 +101,13 @@ class _WaitingTurns(WriteBehind[TurnOfSession]):
 class SessionStore:
     """Called by the threads of requests. Methods raise Unusable; only `record` keeps turns until the file is usable."""
 
-    def __init__(
-        self,
-        path: str | Path,
-        limits: Limits = LIMITS,
-        *,
-        clock: Callable[[], float] = time.time,
-        must_open: bool = False,
-    ) -> None:
+    # What is kept: seconds since the last use, sessions, bytes of packed messages.
+    max_age_seconds = 90 * 24 * 3600
+    max_sessions = 10_000
+    max_bytes = 4 * 1024**3
+
+    def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.time, must_open: bool = False) -> None:
         """Open the file, or start without it and retry. With `must_open` raise Unusable instead and move nothing."""
-        self._limits = limits
         self._clock = clock
         self._file = Store(path, must_open=must_open, tables=_SCHEMA, title="session data")
         self.database = self._file.database
@@ -147,7 +132,7 @@ class SessionStore:
         """Add a new session. Beyond the limit the least recently used ones are deleted."""
         with self.database.transaction() as connection:
             _insert(connection, caller, session)
-        if self.count() > self._limits.sessions:
+        if self.count() > self.max_sessions:
             self.prune()
         return session
 
@@ -186,17 +171,17 @@ class SessionStore:
 
         Because of age at most a tenth, so that a wrong clock deletes few.
         """
-        now, (age, most, size) = self._clock(), self._limits
+        now = self._clock()
         with self.database.reader() as connection:
             surplus = connection.execute(
                 "SELECT id FROM (SELECT id, sum(bytes) OVER newest AS total, row_number() OVER newest AS rank "
                 "FROM sessions WINDOW newest AS (ORDER BY used_at DESC, id DESC)) WHERE total > ? OR rank > ?",
-                (size, most),
+                (self.max_bytes, self.max_sessions),
             ).fetchall()
             old = connection.execute(
                 "SELECT id FROM sessions WHERE expires_at <= ? OR used_at < ? "
                 "ORDER BY used_at LIMIT max(1, (SELECT count(*) / 10 FROM sessions))",
-                (now, now - age),
+                (now, now - self.max_age_seconds),
             ).fetchall()
         rows = list({*surplus, *old})
         if rows:
@@ -347,7 +332,7 @@ class _TurnWriter:
             self._write_texts()
         self._connection.execute(
             "UPDATE nodes SET head = ?, texts = ?, info = ? WHERE id = ?",
-            (self._keys[-1], self._chain.texts, _info_text(merge_info(json.loads(info), self._turn.info)), number),
+            (self._keys[-1], self._chain.texts, json_text(merge_info(json.loads(info), self._turn.info)), number),
         )
         return number, found.depth
 
@@ -360,7 +345,7 @@ class _TurnWriter:
         self._write_texts()
         statement = "INSERT INTO nodes (session, parent, head, texts, info) VALUES (?,?,?,?,?)"
         parent, depth = (found.values[0], found.depth) if found is not None else (None, 0)
-        values = (self._session.id, parent, self._keys[-1], self._chain.texts, _info_text(self._turn.info))
+        values = (self._session.id, parent, self._keys[-1], self._chain.texts, json_text(self._turn.info))
         return _last_id(self._connection.execute(statement, values)), depth
 
     def _last_on_path(self, table: str, column: str, values: str, path: Sequence[bytes]) -> "_Found | None":
@@ -390,13 +375,13 @@ class _TurnWriter:
             "is_own = 1, message = excluded.message, logprobs = excluded.logprobs",
             (
                 session, keys[-1], keys[-2] if len(keys) > 1 else _ROOT, self._write_message(-1), node,
-                _pack(_encode(logprobs)) if logprobs else None,
+                _pack(encode_json(logprobs)) if logprobs else None,
             ),
         )  # fmt: skip
         self.size += _BYTES_PER_LINK
 
     def _write_message(self, at: int) -> bytes:
-        return self._write_text(_encode(message_json(self._messages[at])))
+        return self._write_text(encode_json(message_json(self._messages[at])))
 
     def _write_texts(self) -> None:
         for text in _head_texts(self._prompts, self._turn.tools):
@@ -450,7 +435,7 @@ def _next_key(keys: Sequence[bytes], message: Message) -> bytes:
 
 
 def _head_texts(prompts: Sequence[Message], tools: Sequence[Json]) -> list[bytes]:
-    return [_encode(text) for text in (*map(message_json, prompts), {"tools": list(tools)})]
+    return [encode_json(text) for text in (*map(message_json, prompts), {"tools": list(tools)})]
 
 
 def _insert(connection: sqlite3.Connection, caller: bytes, session: Session, chat: bytes | None = None) -> int:
@@ -505,10 +490,6 @@ def _read_node(connection: sqlite3.Connection, row: Sequence[Any]) -> Node:
     )
 
 
-def _info_text(info: Json) -> str:
-    return storable(_to_json(info))
-
-
 def _last_id(cursor: sqlite3.Cursor) -> int:
     assert cursor.lastrowid is not None
     return cursor.lastrowid
@@ -518,10 +499,6 @@ def _digest(data: bytes) -> bytes:
     return sha256(data).digest()[:_DIGEST_BYTES]
 
 
-def _encode(value: Any) -> bytes:
-    return _to_json(value).encode("utf-8", "surrogatepass")
-
-
 def _pack(text: bytes) -> bytes:
     """The text packed; a short one as it is, which costs less and is hardly longer."""
     return compress(text) if len(text) > _MOST_BYTES_UNPACKED else text
@@ -529,5 +506,4 @@ def _pack(text: bytes) -> bytes:
 
 def _unpack(packed: bytes) -> Any:
     # JSON begins with a bracket, what zlib makes never does.
-    text = packed if packed[:1] in b"{[" else zlib.decompress(packed)
-    return json.loads(text.decode("utf-8", "surrogatepass"))
+    return json.loads(packed if packed[:1] in b"{[" else zlib.decompress(packed))

@@ -5,7 +5,7 @@ A message is in the form of chat completions, as DeepSeek saw it, with the reaso
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from deepseek_cursor_proxy.observers.events import Finished, Result
 
 Json = Mapping[str, Any]
 
-_LONGEST_TITLE = 80
+_LONGEST_TITLE = 120
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,14 @@ def turns_of(event: Finished, caller: bytes, named: str, logprobs: TokenLogprobs
     first = RecordedTurn(request.messages, request.tools, answer, info, model, total, cost, kept)
     other = first._replace(info={**info, "cost": None}, tokens=0, cost=None)
     turns = [first, *(other._replace(answer=message) for message in event.other_messages)]
-    session = named or UnnamedSession(prepared.history.conversation, _title(request.messages), facts.model)
+    name = title((message.role, message.content) for message in request.messages)
+    session = named or UnnamedSession(prepared.history.conversation, name, facts.model)
     return [TurnOfSession(caller, session, turn) for turn in turns]
 
 
-def _title(messages: Sequence[Message]) -> str:
-    """The beginning of the first question."""
-    questions = (message.content for message in messages if message.role == "user" and isinstance(message.content, str))
+def title(messages: Iterable[tuple[object, object]]) -> str:
+    """The beginning of the first question of messages, each given by its role and content."""
+    questions = (content for role, content in messages if role == "user" and isinstance(content, str))
     return " ".join(next(questions, "").split())[:_LONGEST_TITLE]
 
 

@@ -80,8 +80,7 @@ class BpeTokenizer:
                 spans.append((self._added[part], len(part.encode("utf-8", "replace"))))
             else:
                 for word in self._words(part):
-                    sizes: list[int] = []
-                    spans += zip(self._merge(word, sizes), sizes, strict=True)
+                    spans += self._merge(word)
         return spans
 
     def _parts(self, text: str) -> Iterator[tuple[str, bool]]:
@@ -118,27 +117,22 @@ class BpeTokenizer:
             total += times * length
         return total
 
-    def _merge(self, word: str, sizes: list[int] | None = None) -> list[int]:
-        """The word's tokens: the pair of lowest rank is merged first, the leftmost of equals before others.
-
-        An empty list of `sizes` gets the number of bytes of each.
-        """
+    def _merge(self, word: str) -> list[tuple[int, int]]:
+        """The word's tokens and their sizes: the pair of lowest rank is merged first, the leftmost of equals."""
         merges, shift = self._merges, self._shift
         mask = (1 << shift) - 1
         tokens = [self._bytes[byte] for byte in word.encode("utf-8", "replace")]
-        if sizes is not None:
-            sizes += [1] * len(tokens)
+        sizes = [1] * len(tokens)
         ranks = [merges.get(left << shift | right, _NO_MERGE) for left, right in pairwise(tokens)]
         while ranks and (best := min(ranks)) != _NO_MERGE:
             position = ranks.index(best)
             tokens[position : position + 2] = (best & mask,)
-            if sizes is not None:
-                sizes[position : position + 2] = (sizes[position] + sizes[position + 1],)
+            sizes[position : position + 2] = (sizes[position] + sizes[position + 1],)
             del ranks[position]
             for changed in (position - 1, position):
                 if 0 <= changed < len(ranks):
                     ranks[changed] = merges.get(tokens[changed] << shift | tokens[changed + 1], _NO_MERGE)
-        return tokens
+        return list(zip(tokens, sizes, strict=True))
 
 
 # Each would change the tokens; DeepSeek's files set none.

@@ -122,12 +122,8 @@ def estimate_prompt(request: ChatRequest) -> int:
 
 def estimate_roughly(request: ChatRequest) -> int:
     """The same by the number of characters alone, in a hundredth of the time."""
-    return count_prompt(request, _count_roughly)
-
-
-def _count_roughly(text: str) -> float:
     # As DeepSeek's documentation has it: an English character is 0.3 tokens, a Chinese one 0.6.
-    return len(text) * (0.3 if text.isascii() else 0.6)
+    return count_prompt(request, lambda text: len(text) * (0.3 if text.isascii() else 0.6))
 
 
 def estimate_text(text: str) -> float:

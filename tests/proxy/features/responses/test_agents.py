@@ -29,7 +29,7 @@ class AgentTestCase(ResponsesTestCase):
         return list(self.complete(self.running, history, stream=True, store=False, **request)["output"])
 
     def assert_nothing_is_kept(self) -> None:
-        self.assertEqual(0, self.running.server.services().get(Responses).store.stats().responses)
+        self.assertEqual(0, self.running.server.services().get(Responses).store.totals()[0])
 
 
 class TestCodex(AgentTestCase):

@@ -159,7 +159,7 @@ class TestInputTokens(ResponsesTestCase):
         self.fake.forget()
         self.assertGreater(self.count(self.running, input="hi", previous_response_id=first["id"]), 400)
         self.assertEqual([], self.fake.seen)
-        self.assertEqual(1, self.running.server.services().get(Responses).store.stats().responses)
+        self.assertEqual(1, self.running.server.services().get(Responses).store.totals()[0])
 
     def test_input_tokens_of_a_bad_request_are_refused(self) -> None:
         for body in ({"input": 7}, {}, {"input": "q", "conversation": "c"}):

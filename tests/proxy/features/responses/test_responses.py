@@ -303,7 +303,7 @@ class TestPassthrough(ResponsesTestCase):
 
 
 def stored(proxy: RunningProxy) -> int:
-    return proxy.server.services().get(Responses).store.stats().responses
+    return proxy.server.services().get(Responses).store.totals()[0]
 
 
 def calls_sent(fake: FakeDeepSeek) -> list[dict[str, Any]]:
@@ -324,7 +324,7 @@ class TestRefusals(ResponsesTestCase):
 
     def assert_alive(self) -> None:
         self.complete(self.running, "Are you there?")
-        self.assertEqual(1, self.running.server.services().get(Responses).store.stats().responses)
+        self.assertEqual(1, self.running.server.services().get(Responses).store.totals()[0])
 
     def test_unknown_response_ids_are_404(self) -> None:
         for given in (UNKNOWN, "resp_", "x", "%00", "%ff", "..", "resp_%E2%82%AC", "'%20OR%201=1", "x" * 5000):

@@ -62,7 +62,7 @@ class TestStreams(ResponsesTestCase):
     def test_a_plain_response_that_breaks_is_an_error_and_stores_nothing(self) -> None:
         self.fake.answer(Answer("Hm.", "Some text.", cut_after=20))
         self.assertEqual(502, self.create(self.running, "q").status)
-        self.assertEqual(0, self.running.server.services().get(Responses).store.stats().responses)
+        self.assertEqual(0, self.running.server.services().get(Responses).store.totals()[0])
 
     def test_a_disconnect_ends_the_call_and_the_response_is_stored_so_far(self) -> None:
         for leave in WAYS:

@@ -2,7 +2,7 @@
 
 from unittest import mock
 
-from deepseek_cursor_proxy.features.sessions.store import Limits
+from deepseek_cursor_proxy.features.sessions.store import SessionStore
 from tests.proxy.access.test_unaccepted_keys import CHAT, FOREIGN, MADE_UP, OWNER, UnacceptedKeysCase
 from tests.support.polling import wait_until
 
@@ -36,7 +36,7 @@ class TestSessions(UnacceptedKeysCase):
         self.assertEqual(sessions, {each["uuid"] for each in found})
         self.assertEqual(404, self.reply("GET", f"/s/{stranger}").status)
 
-    @mock.patch("deepseek_cursor_proxy.features.sessions.store.LIMITS", Limits(sessions=3))
+    @mock.patch.object(SessionStore, "max_sessions", 3)
     def test_made_up_keys_prune_no_session_of_the_owner(self) -> None:
         self.accept_owner()
         session = self.create(OWNER)
@@ -45,7 +45,7 @@ class TestSessions(UnacceptedKeysCase):
         self.restart()
         self.assertEqual([session], [each["uuid"] for each in self.value("GET", "/sessions", key=OWNER)["sessions"]])
 
-    @mock.patch("deepseek_cursor_proxy.features.sessions.store.LIMITS", Limits(sessions=3))
+    @mock.patch.object(SessionStore, "max_sessions", 3)
     def test_the_most_sessions_hold_when_one_is_created(self) -> None:
         self.restart(record="all")
         self.accept_owner()

@@ -57,7 +57,7 @@ class TestPutAndGet(ResponseStoreTestCase):
             self.assertEqual(replace(stored, events=None), self.store.get(ME, "r", with_events=False))
             self.restart()
         [(held,)] = self.select("SELECT length(body) + length(input) + length(events) FROM responses")
-        self.assertEqual((1, held), self.store.stats())
+        self.assertEqual((1, held), self.store.totals())
 
     def test_a_caller_neither_sees_nor_deletes_another_callers_responses(self) -> None:
         self.store.put(ME, response("r"))

@@ -1,10 +1,15 @@
 import contextlib
+import io
 import json
 import os
 import sqlite3
 import time
+import unittest
+from typing import Any
+from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Message
+from deepseek_cursor_proxy.features.sessions.command import _with_progress
 from deepseek_cursor_proxy.features.sessions.store import SessionStore
 from deepseek_cursor_proxy.features.sessions.trajectory import RecordedTurn, SessionOptions, TurnOfSession, new_session
 from tests.support.commands import CommandTestCase
@@ -78,3 +83,22 @@ class TestSessionsCommand(CommandTestCase):
             (("export", "--format", "nodes", "--tokenizer", str(self.path)), "tokenizer"),
         ):
             self.assertIn(text, self.refusal(*words), words)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class TestProgress(unittest.TestCase):
+    def written(self, stream: io.StringIO, total: int) -> str:
+        nodes: Any = iter(range(total))
+        with mock.patch("sys.stderr", stream):
+            self.assertEqual(list(range(total)), list(_with_progress(nodes, total)))
+        return stream.getvalue()
+
+    def test_an_export_says_on_a_terminal_how_far_it_is(self) -> None:
+        self.assertEqual("\r20 of 45 nodes\r40 of 45 nodes\r\x1b[K", self.written(Terminal(), 45))
+
+    def test_short_exports_and_files_show_no_progress(self) -> None:
+        self.assertEqual(("", ""), (self.written(Terminal(), 20), self.written(io.StringIO(), 45)))

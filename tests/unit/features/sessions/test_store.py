@@ -9,7 +9,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Message, ToolCall
 from deepseek_cursor_proxy.features.sessions import export
-from deepseek_cursor_proxy.features.sessions.store import Limits, SessionStore
+from deepseek_cursor_proxy.features.sessions.store import SessionStore
 from deepseek_cursor_proxy.features.sessions.trajectory import (
     Node,
     RecordedTurn,
@@ -48,8 +48,9 @@ class StoreTestCase(unittest.TestCase):
         self.path = Path(place.name) / "sessions.sqlite3"
         self.store = self.open()
 
-    def open(self, limits: Limits = Limits()) -> SessionStore:  # noqa: B008
-        store = SessionStore(self.path, limits, clock=lambda: self.now)
+    def open(self, **limits: int) -> SessionStore:
+        store = SessionStore(self.path, clock=lambda: self.now)
+        vars(store).update(limits)
         self.addCleanup(store.close)
         return store
 
@@ -121,13 +122,13 @@ class TestSessions(StoreTestCase):
 
     def test_old_surplus_and_expired_sessions_are_pruned(self) -> None:
         for limits, ages, options, kept in (
-            (Limits(age_seconds=100), (200, 50), {}, 1), (Limits(sessions=2), (3, 2, 1), {}, 2),
-            (Limits(), (10,), {"ttl_seconds": 5}, 0), (Limits(bytes=0), (1,), {}, 0),
+            ({"max_age_seconds": 100}, (200, 50), {}, 1), ({"max_sessions": 2}, (3, 2, 1), {}, 2),
+            ({}, (10,), {"ttl_seconds": 5}, 0), ({"max_bytes": 0}, (1,), {}, 0),
         ):  # fmt: skip
-            with self.subTest(limits):
+            with self.subTest(**limits):
                 self.store.close()
                 self.path.unlink()
-                self.store = self.open(limits)
+                self.store = self.open(**limits)
                 for age in ages:
                     self.now = 1000.0 - age
                     self.record(self.create(**options), turn(user(f"{age}"), answer("b")))
