@@ -14,12 +14,12 @@ that list.
 
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import ChatName, ChatRequest, Memo, Message, Parts
+from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import hosts, images, model_names, model_resolver, rules
 from deepseek_cursor_proxy.deepseek.server_tools import CHAT, RESPONSES
 from deepseek_cursor_proxy.errors import BadRequest, ProxyError
@@ -38,51 +38,66 @@ _SHORT = 1_000
 # The characters that DeepSeek accepts in a user_id; OpenAI's `user` may hold anything.
 _USER_ID = re.compile(r"[a-zA-Z0-9_-]{1,512}")
 
-# An agent sends the same prompt all day: 20 to 60 kB.
-_prompts: Memo[str, Message] = Memo(4 * 1024 * 1024, lambda text, message: message.byte_size)
 
+def parse(
+    body: Json, config: ProxyConfig, memory: Chat = NO_CHAT, api: str = CHAT, name: ChatName = UNNAMED
+) -> ChatRequest:
+    """The canonical request for a body of any shape, sent to the endpoint of this API.
 
-def parse(body: Json, config: ProxyConfig, memory: Chat = NO_CHAT, api: str = CHAT) -> ChatRequest:
-    """The canonical request for a body of any shape, sent to the endpoint of this API."""
+    An id of the chat in the body takes the place of that in its `name`.
+    """
     requested_model = optional_name(body, "model") or config.upstream_model
     model = model_resolver.resolve(requested_model, config)
-    has_beta = _has_beta(config)
-    source = _find_history(body, memory)
-    declared = input_items.declared_tools(source.values, source.param) if source.are_items else ()
-    tool_set = tools.read(body, declared, memory, keep_strict=has_beta, server_api=api)
-    messages, history_dropped = _read_history(body, source, tool_set, memory, has_beta=has_beta)
-    dropped = {*tool_set.dropped, *history_dropped}
-    target = _model_for(messages, model.model, config)
+    items = _find_items(body, memory)
+    tool_set = _read_tools(body, items, memory, config, api)
+    messages, history_dropped = _read_history(body, items, tool_set, memory, config)
     options, params = read_thinking(body), _params(body)
     thinking = config.thinking == "enabled" if model.thinking is None else model.thinking
     if not (model.thinking or model.effort or options.effort) and params.get("max_tokens", _SHORT) < _SHORT:
         thinking = False
     thinking = thinking if options.thinking is None else options.thinking
+    # An unknown effort, perhaps of a newer client, counts as none.
+    effort = rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort])
+    chat_id = _chat_id(body) if "metadata" in body or "prompt_cache_key" in body else None
+    dropped = {*tool_set.dropped, *history_dropped, *_dropped(body), *options.dropped}
+    # In the order of the fields: with names it takes three times as long.
+    return ChatRequest(
+        requested_model, _model_for(messages, model.model, config), messages, tool_set.functions, tool_set.choice,
+        optional(body, "stream", bool, "true or false") or False,
+        _include_usage(body) if "stream_options" in body else None, _choices(body) if "n" in body else 1,
+        thinking and not rules.is_forced(tool_set.choice) and tool_set.server_choice is None, effort, params,
+        ChatName(chat_id, name.client) if chat_id else name, tuple(sorted(dropped)),
+        frozenset(tool_set.custom), tool_set.namespaces, tool_set.sent_names,
+        api, tuple(tool_set.server), tool_set.server_choice,
+        _cache_option(body) if "cache" in body or "nomyo" in body else None, frozenset(tool_set.nested),
+    )  # fmt: skip
+
+
+def _chat_id(body: Json) -> str | None:
     metadata = optional(body, "metadata", dict, "an object") or {}
     cursor_chat = optional_string(metadata, "cursorConversationId", "metadata")
-    prompt_cache_key = optional(body, "prompt_cache_key", str, "a string") if not cursor_chat else None
-    stream = optional(body, "stream", bool, "true or false") or False
-    stream_options = optional(body, "stream_options", dict, "an object") or {}
-    include_usage = optional(stream_options, "include_usage", bool, "true or false", "stream_options.include_usage")
+    return cursor_chat or optional(body, "prompt_cache_key", str, "a string")
+
+
+def _include_usage(body: Json) -> bool | None:
+    options = optional(body, "stream_options", dict, "an object") or {}
+    return optional(options, "include_usage", bool, "true or false", "stream_options.include_usage")
+
+
+def _choices(body: Json) -> int:
     choices = optional(body, "n", int, "a whole number")
     if choices is not None and not 1 <= choices <= _MAX_CHOICES:
         raise BadRequest(f"n = {str(choices)[:20]}: ask for 1 to {_MAX_CHOICES} choices.", param="n")
-    dropped.update(_dropped(body, is_cursor_chat=cursor_chat is not None), options.dropped)
-    # Whether the response cache may answer: `"cache": true` or, as another router has it, inside `nomyo`.
+    return choices or 1
+
+
+def _cache_option(body: Json) -> bool | None:
+    """Whether the response cache may answer: `"cache": true` or, as another router has it, inside `nomyo`."""
     cache = optional(body, "cache", bool, "true or false")
-    if cache is None and "nomyo" in body:
+    if cache is None:
         nomyo = optional(body, "nomyo", dict, "an object") or {}
         cache = optional(nomyo, "cache", bool, "true or false", "nomyo.cache")
-    is_thinking = thinking and not rules.is_forced(tool_set.choice) and tool_set.server_choice is None
-    # An unknown effort, perhaps of a newer client, counts as none.
-    effort = rules.EFFORTS.get(options.effort or "", rules.EFFORTS[model.effort or config.reasoning_effort])
-    # In the order of the fields: with names it takes three times as long.
-    return ChatRequest(
-        *(requested_model, target, messages, tool_set.functions, tool_set.choice, stream, include_usage),
-        *(choices or 1, is_thinking, effort, params, ChatName(cursor_chat or prompt_cache_key or "")),
-        *(tuple(sorted(dropped)), frozenset(tool_set.custom), tool_set.namespaces, tool_set.sent_names, api),
-        *(tuple(tool_set.server), tool_set.server_choice, cache, frozenset(tool_set.nested)),
-    )
+    return cache
 
 
 @lru_cache(8)
@@ -167,12 +182,12 @@ def _params(body: Json) -> dict[str, Any]:
     return params
 
 
-def _dropped(body: Json, *, is_cursor_chat: bool) -> list[str]:
+def _dropped(body: Json) -> list[str]:
     """The fields of the body that DeepSeek will not get."""
     if _NEVER_DROPPED.issuperset(body):
         return []
     dropped = [name for name in body if name not in _KNOWN_FIELDS]
-    if is_cursor_chat:
+    if (body.get("metadata") or {}).get("cursorConversationId") is not None:
         dropped.remove("metadata")
     if body.get("messages") and body.get("input") is not None:
         # Of two histories in one body, `messages` wins.
@@ -182,54 +197,65 @@ def _dropped(body: Json, *, is_cursor_chat: bool) -> list[str]:
     return dropped
 
 
-class _HistorySource(NamedTuple):
-    """The client's JSON of the history: a list, as a rule, of messages or of items."""
+class _Items(NamedTuple):
+    """The client's JSON of a history that is not of chat messages: a list of items, as a rule."""
 
     values: Any
     param: str
-    are_items: bool
 
 
-def _find_history(body: Json, memory: Chat) -> _HistorySource:
-    messages = body.get("messages")
-    has_items = body.get("input") is not None or body.get("instructions") is not None
-    if messages in (None, []) and has_items:
-        return _HistorySource([] if body.get("input") is None else body["input"], "input", are_items=True)
+def _find_items(body: Json, memory: Chat) -> _Items | None:
+    """The items of a body; None if it has chat messages."""
+    messages, items = body.get("messages"), body.get("input")
+    if messages in (None, []) and (items is not None or body.get("instructions") is not None):
+        return _Items([] if items is None else items, "input")
     if not isinstance(messages, list):
         raise bad_field("messages", "a list")
-    # A chat message has a role, which no item needs.
-    new = messages[chat_messages.count_known(messages, memory) :]
-    others = [message for message in new if isinstance(message, dict) and "role" not in message]
-    return _HistorySource(messages, "messages", any(map(input_items.is_item, others)))
+    for message in messages[chat_messages.count_known(messages, memory) :]:
+        # A chat message has a role, which no item needs.
+        if isinstance(message, dict) and "role" not in message and input_items.is_item(message):
+            return _Items(messages, "messages")
+    return None
+
+
+_without_tools = cache(tools.ToolSet)
+
+
+def _read_tools(body: Json, items: _Items | None, memory: Chat, config: ProxyConfig, api: str) -> tools.ToolSet:
+    declared = input_items.declared_tools(*items) if items is not None else ()
+    if not declared and tools.FIELDS.isdisjoint(body):
+        return _without_tools(api)
+    return tools.read(body, declared, memory, keep_strict=_has_beta(config), server_api=api)
 
 
 def _read_history(
-    body: Json, source: _HistorySource, tool_set: tools.ToolSet, memory: Chat, *, has_beta: bool
+    body: Json, items: _Items | None, tool_set: tools.ToolSet, memory: Chat, config: ProxyConfig
 ) -> ParsedHistory:
     """The messages of a body, after its `instructions` and `system`."""
     names = tool_set.call_names
-    if source.are_items:
+    if items is not None:
         keeps = tool_set.server_api == RESPONSES
-        history = input_items.read(source.values, source.param, names, memory, keep_server_items=keeps)
+        history = input_items.read(*items, names, memory, keep_server_items=keeps)
     else:
         # DeepSeek's chat completions take what its tools left only together with the tools.
         is_read = bool(tool_set.server) or tool_set.server_api != CHAT
-        history = chat_messages.read(source.values, memory, tool_set.server_api if is_read else None, names)
-    messages, dropped = history
+        history = chat_messages.read(body["messages"], memory, tool_set.server_api if is_read else None, names)
+    messages = history.messages
     if "instructions" in body or "system" in body:
         instructions = optional(body, "instructions", str, "a string")
         system = chat_messages.read_blocks(body.get("system"), "system", "system").content
-        messages = (*[_system_message(text) for text in (instructions, system) if text], *messages)
+        messages = (*[Message("system", text) for text in (instructions, system) if text], *messages)
+        history = ParsedHistory(messages, history.dropped)
     if not messages:
         where = "messages" if body.get("input") is None else "input"
         raise BadRequest(f"{where} is empty; send at least one message.", param=where)
     if True in [message.prefix for message in messages]:
         # Only DeepSeek's beta path accepts it, on the last message.
-        misplaced = messages[:-1] if has_beta else messages
+        misplaced = messages[:-1] if _has_beta(config) else messages
         if True in [message.prefix for message in misplaced]:
             messages = (*(message._replace(prefix=False) for message in misplaced), *messages[len(misplaced) :])
-            dropped = (*dropped, "prefix")
-    return ParsedHistory(messages, dropped)
+            history = ParsedHistory(messages, (*history.dropped, "prefix"))
+    return history
 
 
 def _model_for(messages: tuple[Message, ...], model: str, config: ProxyConfig) -> str:
@@ -246,17 +272,6 @@ def _model_for(messages: tuple[Message, ...], model: str, config: ProxyConfig) -
         # More than it takes: the pictures are named, as without it.
         return model
     return vision_model
-
-
-def _system_message(content: str | Parts) -> Message:
-    """The same object for the same text, by which a cache knows a history that begins with it."""
-    if not isinstance(content, str):
-        return Message("system", content)
-    known = _prompts.get(content)
-    if known is None:
-        known = Message("system", content)
-        _prompts.put(content, known)
-    return known
 
 
 def _text_format(body: Json) -> Json | None:

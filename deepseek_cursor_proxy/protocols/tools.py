@@ -17,17 +17,16 @@ as well: a call names one namespace, so its calls could not be translated back.
 The call of a custom tool is free text to the client, and a JSON object with one field to DeepSeek: CustomCallUnwrapper
 takes the text out of the object for the client, and `wrap_text` puts it back for DeepSeek. A call comes back as its
 tool was declared: OpenAI's chat completions have {type: custom, custom: {name, input}}; Cursor (3.14), whose tools are
-flat, takes and sends `type: function` with the raw text as its arguments. The round trip may change the bytes (the
-model may have spaced its JSON, or been stopped), so a turn is stored as `echoed_message`: as the client will send it
-back.
+flat, takes and sends `type: function` with the raw text as its arguments. The round trip may change the bytes (a model
+spaces its JSON, or is stopped), so a turn is stored as `echoed_message`: as the client will send it back.
 """
 
 import copy
-import json
+import itertools
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
@@ -50,7 +49,9 @@ from deepseek_cursor_proxy.redaction import safe_text
 
 _CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _NAMED_CHOICES = ("function", "custom", "tool")
-_FIELDS = frozenset({"tools", "functions", "tool_choice", "function_call"})
+# Of the description, parameters and `strict` of a function.
+_PLAIN_TYPES = frozenset(itertools.product((str, NoneType), (dict, NoneType), (bool, NoneType)))
+FIELDS = frozenset({"tools", "functions", "tool_choice", "function_call"})
 # Here, the type of a custom tool that is declared as chat completions have it.
 _OPENAI_CUSTOM = "openai custom"
 
@@ -69,7 +70,7 @@ _MAX_DESCRIPTION = 200
 class ToolSet:
     """The tools of a request as functions, in their order, the names of custom ones, and of what was left out.
 
-    Most requests of a chat share all but the choice, which `with_choice` adds to a copy.
+    Requests share it, so it is never changed once it is read: `with_choice` adds the choice of one to a copy.
     """
 
     def __init__(self, server_api: str | None = None) -> None:
@@ -92,8 +93,7 @@ class ToolSet:
         self.upstream_names: dict[QualifiedName, str] = {}
         self.namespaces: dict[str, QualifiedName] = {}
         self.inner: dict[QualifiedName, int] = {}
-        # What requests have of it, by `finish`: one tuple for all of them, the names of tools by which calls in the
-        # history are read, and those that are sent under others.
+        # By `finish`: one tuple for all requests, the names by which calls in the history are read, and those sent.
         self.functions: tuple[Json, ...] = ()
         self.call_names = NO_TOOLS
         self.sent_names: Mapping[str, str] = {}
@@ -121,7 +121,9 @@ class ToolSet:
 
     def read(self, tool: Any, param: str) -> None:
         """Add a tool of any shape; a namespace is several."""
-        if isinstance(tool, dict) and tool.get("type") == "namespace":
+        if _is_plain(tool):
+            self.add(tool)
+        elif isinstance(tool, dict) and tool.get("type") == "namespace":
             self._add_namespace(tool, param)
         elif (function := _read_tool(tool, param, self)) is not None:
             self.add(function)
@@ -184,8 +186,6 @@ def read(
     server_api: str | None = None,
 ) -> ToolSet:
     """The tools and the choice of a body; `declared` are tools inside its history, each with its path."""
-    if _FIELDS.isdisjoint(body) and not declared:
-        return ToolSet(server_api)
     tools = optional(body, "tools", list, "a list") or []
     legacy = optional(body, "functions", list, "a list") or []
     lookup = (NO_CHAT if legacy or declared else memory).look_up(_TOOLS, tools, (keep_strict, server_api))
@@ -201,7 +201,8 @@ def read(
         known.finish(keep_strict=keep_strict)
         # The tools themselves are in the body.
         lookup.store(known, _BYTES_PER_TOOL * len(tools))
-    return known.with_choice(body)
+    has_choice = body.get("tool_choice") is not None or body.get("function_call") is not None
+    return known.with_choice(body) if has_choice else known
 
 
 def upstream_name(qualified: QualifiedName) -> str:
@@ -269,6 +270,15 @@ def _read_tool(tool: Any, param: str, tool_set: ToolSet) -> Json | None:
     tool_set.unsupported |= {kind} if name is None else {kind, name}
     tool_set.dropped.append(f"tool {safe_text(kind, 60)}")
     return None
+
+
+def _is_plain(tool: Any) -> bool:
+    """Whether a tool stays as it is: nearly all are nested functions, whose fields have the usual types."""
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    if not isinstance(function, dict) or not isinstance(name := function.get("name"), str):
+        return False
+    others = type(function.get("description")), type(function.get("parameters")), type(function.get("strict"))
+    return 0 < len(name) <= LONGEST_NAME and others in _PLAIN_TYPES
 
 
 def _function(function: Any, param: str) -> Json:
@@ -515,13 +525,7 @@ class CustomCallUnwrapper:
 
 def _is_object(arguments: str) -> bool:
     """Whether arguments are a JSON object, or a client's way of writing none: blank, null or []."""
-    if not arguments.strip():
-        return True
-    try:
-        read = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(read, dict) or read in (None, [])
+    return arguments.strip() in ("", "null", "[]") or object_in(arguments) is not None
 
 
 class FreeTextReader:

@@ -80,10 +80,11 @@ class TestServerTools(unittest.TestCase):
 
 class TestShapes(unittest.TestCase):
     def test_tools_of_all_shapes_become_functions_in_their_order(self) -> None:
-        tool_set = read(NESTED, FLAT, BARE, CUSTOM)
+        untyped, unknown = {"function": {"name": "Grep"}}, {"type": "new", "function": {"name": "Edit"}}
+        tool_set = read(NESTED, FLAT, BARE, CUSTOM, untyped, unknown)
         self.assertEqual({"function"}, {tool["type"] for tool in tool_set.tools})
-        self.assertEqual(["Shell", "Read", "Write", "ApplyPatch"], names(tool_set))
-        self.assertEqual(({"ApplyPatch"}, []), (tool_set.custom, tool_set.dropped))
+        self.assertEqual(["Shell", "Read", "Write", "ApplyPatch", "Grep"], names(tool_set))
+        self.assertEqual(({"ApplyPatch"}, ["tool new"]), (tool_set.custom, tool_set.dropped))
 
     def test_a_custom_tool_becomes_a_function_with_one_string(self) -> None:
         nested = {"name": "ApplyPatch", "description": "Patches.", "format": {"type": "grammar", "grammar": GRAMMAR}}
