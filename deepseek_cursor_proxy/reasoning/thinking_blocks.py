@@ -42,10 +42,6 @@ class Form:
         self._unescape = re.compile(rf"<\\(\\*/?{tag})", re.IGNORECASE)
         self._unfinished = re.compile(rf"<\\*/?(?:{beginnings})\Z", re.IGNORECASE)
 
-    def escape(self, text: str) -> str:
-        """A whole reasoning as the inside of a block."""
-        return markdown_escape.escape(text) if self.is_markdown else self.escape_tag(text)
-
     def read(self, body: str, *, is_open: bool = False) -> str:
         """The reasoning that the inside of a block shows."""
         if self.is_markdown:
@@ -162,9 +158,7 @@ def strip_blocks(text: str, blocks: Sequence[Block]) -> str:
 
 
 def blocks_that_show(blocks: Sequence[Block], reasonings: Iterable[str | None]) -> Sequence[Block]:
-    """The blocks that show the turn's reasoning; others are the model's own text."""
-    if not blocks:
-        return ()
+    """Those of a text's blocks that show the turn's reasoning; others are the model's own text."""
     is_first, shown = blocks[0].start == 0, [block.reasoning for block in blocks]
     for reasoning in filter(None, reasonings):
         if is_first and reasoning == shown[0]:

@@ -6,9 +6,9 @@ import re
 import urllib.request
 from typing import Any
 
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE
 from tests.fake_deepseek import Answer
 from tests.interop.command_line import KEY, MODEL, Json, NodeCase
+from tests.support.histories import written_block
 from tests.unit.reasoning.test_markdown_escape import WORDS
 
 RENDERERS = (
@@ -68,7 +68,7 @@ class MarkdownRenderersTest(NodeCase):
     needs = RENDERERS
 
     def rendered(self, thoughts: list[str]) -> list[dict[str, Any]]:
-        texts = [COLLAPSIBLE.opening + COLLAPSIBLE.escape(each) + COLLAPSIBLE.closing + ANSWER for each in thoughts]
+        texts = [written_block(each) + ANSWER for each in thoughts]
         return list(self.run_script("render_markdown.mjs", texts=texts))
 
     def assert_apart(self, thought: str, name: str, seen: dict[str, Any]) -> None:

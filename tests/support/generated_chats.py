@@ -21,6 +21,7 @@ from deepseek_cursor_proxy.protocols.request import parse
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
 from tests.fake_deepseek import contract
+from tests.support import histories
 from tests.support.histories import TOOLS
 
 CONFIG = ProxyConfig()
@@ -114,7 +115,7 @@ class World:
         """The text that the client got."""
         block = ""
         if chat.form is not None and answer.reasoning:
-            block = chat.form.opening + chat.form.escape(answer.reasoning) + chat.form.closing
+            block = histories.written_block(answer.reasoning, chat.form)
         return block + str(answer.content)
 
     def _echo_call(self, call: ToolCall) -> dict[str, Any]:

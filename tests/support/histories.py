@@ -5,6 +5,8 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import Chat, ChatMemory
 from deepseek_cursor_proxy.conversation import Message, ToolCall
+from deepseek_cursor_proxy.reasoning.markdown_escape import Escaper
+from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, Form, _TagWriter
 
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -28,6 +30,12 @@ def assistant(text: str = "", *calls: tuple[str, str, str], reasoning: str | Non
 
 def result(call_id: str, text: str = "ok") -> Message:
     return Message("tool", text, tool_call_id=call_id)
+
+
+def written_block(reasoning: str, form: Form = COLLAPSIBLE) -> str:
+    """The block of a reasoning, as answers have it."""
+    writer = Escaper() if form.is_markdown else _TagWriter(form)
+    return form.opening + (writer.write(reasoning) + writer.end() if reasoning else "") + form.closing
 
 
 def new_chat() -> Chat:

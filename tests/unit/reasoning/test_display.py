@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import (
     early_end_notice,
     show_reasoning,
 )
+from tests.support.histories import written_block
 
 FORMS = (COLLAPSIBLE, PLAIN)
 CALL = Delta(calls=(CallPiece(0, "a", "b"),))
@@ -67,7 +68,7 @@ class TestDisplay(unittest.TestCase):
         deltas = (Delta(reasoning="a"), Delta(text="b"), Delta(reasoning="c </det"), Delta(text="d"))
         for form in FORMS:
             written = "".join(text or "" for text in display(*deltas, form=form))
-            blocks = [form.opening + form.escape(reasoning) + form.closing for reasoning in ("a", "c </det")]
+            blocks = [written_block(reasoning, form) for reasoning in ("a", "c </det")]
             self.assertEqual(blocks[0] + "b\n\n" + blocks[1] + "d", written)
             found = thinking_blocks.find_blocks(written)
             self.assertEqual(["a", "c </det"], [block.reasoning for block in found])

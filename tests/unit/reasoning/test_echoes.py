@@ -5,15 +5,15 @@ from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.conversation import ChatRequest, Message
 from deepseek_cursor_proxy.reasoning import echoes, identity
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns
-from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE
-from tests.support.histories import TOOLS, assistant, new_chat, result, system, user
+from deepseek_cursor_proxy.reasoning.thinking_blocks import NOTICE
+from tests.support.histories import TOOLS, assistant, new_chat, result, system, user, written_block
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
 OTHER = identity.namespace("https://api.deepseek.com", "sk-other")
 U, U2, T = user("U"), user("U2"), result("call_1")
 CALL = ("call_1", "read_file", "{}")
 THOUGHT = "\n Look at\n\n  a.py first. \n"
-BLOCK = COLLAPSIBLE.opening + COLLAPSIBLE.escape(THOUGHT) + COLLAPSIBLE.closing
+BLOCK = written_block(THOUGHT)
 
 
 class Store:

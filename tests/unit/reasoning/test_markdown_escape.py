@@ -2,7 +2,7 @@ import random
 import time
 import unittest
 
-from deepseek_cursor_proxy.reasoning.markdown_escape import Escaper, escape, escape_open, unescape
+from deepseek_cursor_proxy.reasoning.markdown_escape import Escaper, escape_open, unescape
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, find_blocks, strip_blocks
 from tests.support.width import width
 
@@ -13,6 +13,11 @@ WORDS = (
     "# h", "===", "---", "\n    code <b>", "`<b>`", "<?php", "<![CDATA[",
     "\n- item\n  ```\n  <b>\n", "\n</details>\n\n",
 )  # fmt: skip
+
+
+def escape(text: str) -> str:
+    escaper = Escaper()
+    return escaper.write(text) + escaper.end()
 
 
 def in_pieces(text: str, rng: random.Random) -> str:

@@ -18,14 +18,11 @@ from deepseek_cursor_proxy.reasoning.restore import (
 )
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
 from tests.support.histories import TOOLS, assistant, new_chat, result, system, user
+from tests.support.histories import written_block as block
 
 ME = identity.namespace("https://api.deepseek.com", "sk-me")
 CALL = ("call_1", "read_file", "{}")
 S, U, A, T, U2 = system("S"), user("U"), assistant("", CALL), result("call_1"), user("U2")
-
-
-def block(reasoning: str) -> str:
-    return COLLAPSIBLE.opening + COLLAPSIBLE.escape(reasoning) + COLLAPSIBLE.closing
 
 
 class Memory:
@@ -91,7 +88,12 @@ ECHOES: tuple[tuple[str, Message | None, Message, tuple[str, str]], ...] = (
         for sent, used in (("", "known"), (" ", "known"), ("other", "known"))
     ),
     *(
-        ("our block goes if the client trimmed its copy", None, turn(block(TWO_LINES) + "Hi", echo), ("Hi", TWO_LINES))
+        (
+            "our block goes if the client trimmed its copy",
+            None,
+            turn(block(TWO_LINES) + "Hi", echo),
+            ("Hi", TWO_LINES),
+        )
         for echo in ("a thought\nof two lines", "athoughtoftwolines", " a  thought of two lines")
     ),
     ("a block unlike the client's reasoning stays text", None, turn(OWN, "other"), (OWN, "other")),
@@ -106,10 +108,20 @@ ECHOES: tuple[tuple[str, Message | None, Message, tuple[str, str]], ...] = (
         for opening in (OPENING, OPENING.strip(), PLAIN.opening)
     ),
     *(
-        ("a block of the model after ours stays", turn(own, "known"), turn(block("known") + own), (own, "known"))
+        (
+            "a block of the model after ours stays",
+            turn(own, "known"),
+            turn(block("known") + own),
+            (own, "known"),
+        )
         for own in (OWN, block("") + "Hi", "Hi\n\n" + block("") + "Hi")
     ),
-    ("two blocks that make it up go", turn("bd", "ac"), turn(block("a") + "b\n\n" + block("c") + "d"), ("bd", "ac")),
+    (
+        "two blocks that make it up go",
+        turn("bd", "ac"),
+        turn(block("a") + "b\n\n" + block("c") + "d"),
+        ("bd", "ac"),
+    ),
     ("a quoted block after ours stays", None, turn(block("ours") + QUOTED), (QUOTED, "ours")),
     ("two unknown blocks stay", None, assistant(block("a") + OWN), (block("a") + OWN, FILLER)),
     *(

@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.reasoning.thinking_blocks import (
     PLAIN,
     early_end_notice,
 )
+from tests.support.histories import written_block
 from tests.support.width import width
 from tests.unit.reasoning.test_display import display
 
@@ -48,7 +49,7 @@ class TestThinkingBlocks(unittest.TestCase):
         random.seed(20261116)
         for form in FORMS:
             for reasoning in (*NASTY, "".join(NASTY)):
-                whole = form.opening + form.escape(reasoning) + form.closing + "Done."
+                whole = written_block(reasoning, form) + "Done."
                 for _ in range(20):
                     cuts = sorted(random.choices(range(len(reasoning) + 1), k=random.randrange(6)))
                     pieces = [reasoning[a:b] for a, b in zip([0, *cuts], [*cuts, len(reasoning)], strict=True)]
@@ -98,8 +99,8 @@ class TestQuotes(unittest.TestCase):
             answer, thought = ("".join(rng.choices(self.QUOTED, k=rng.randrange(6))) for _ in range(2))
             form, notice = rng.choice((COLLAPSIBLE, PLAIN, None)), rng.choice(("", NOTICE))
             end = rng.choice(("", EARLY_END))
-            block = form.opening + form.escape(thought) + form.closing if form and thought.strip(" ") else ""
-            shown = block + notice + answer + (end if answer else end.lstrip())
+            shown = written_block(thought, form) if form and thought.strip(" ") else ""
+            shown += notice + answer + (end if answer else end.lstrip())
             self.assertEqual(thinking_blocks.strip_display(answer), thinking_blocks.strip_display(shown), (seed, shown))
 
     def test_an_open_tag_that_an_answer_quotes_is_no_block_after_one_of_the_other_form(self) -> None:
