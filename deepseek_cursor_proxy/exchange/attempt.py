@@ -133,7 +133,7 @@ class Attempt:
         """Bring the request into the form of the upstream's API, and its tools in order."""
         self._restored = prepared = restored
         client = self._client
-        find = self._services.reasoning_store.finder(client.namespace)
+        find = self._found.find
         if self.api.host.form is ReasoningForm.DETAILS:
             prepared = server_turns.add_details(prepared, client.namespace, find, client.memory)
         if self.api.runs_server_tools:

@@ -20,8 +20,10 @@ the oldest, so a chat sends the same prefix again and hits DeepSeek's cache, wha
 """
 
 import hashlib
+import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -60,8 +62,8 @@ class Source(Enum):
     MISSING = "missing"
 
 
-# Python 3.11 takes a tenth of a microsecond to look up a member, and every turn of a long chat needs several.
-_CLIENT, _MISSING, _NOT_NEEDED = Source.CLIENT, Source.MISSING, ReasoningNeed.NONE
+# Where the reasoning of a turn came from; none: it needs none; empty: the model had thought nothing.
+OUTCOMES = ("none", "store", "client", "display", "empty", "missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,16 @@ class Turn:
     has_notice: bool
     # Which kind of key found it in the store, or why none did.
     proof: str = ""
+    # In one word, one of OUTCOMES: every request of a long chat counts these.
+    outcome: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        outcome = self.source.value
+        if self.source is not Source.CLIENT and self.need is ReasoningNeed.NONE:
+            outcome = "none"
+        elif self.source in (Source.STORE, Source.DISPLAY) and self.is_empty:
+            outcome = "empty"
+        object.__setattr__(self, "outcome", outcome)
 
 
 class Restoration(NamedTuple):
@@ -82,6 +94,8 @@ class Restoration(NamedTuple):
 
     repaired: RepairedHistory
     turns: tuple[Turn, ...]
+    # At least the bytes of all reasoning, details and items in it.
+    size: int
 
     def positions(self) -> Mapping[int, int]:
         """The index of each assistant of the client's history in the repaired one, which has no empty ones."""
@@ -90,9 +104,7 @@ class Restoration(NamedTuple):
 
     def lost_turns(self) -> list[Turn]:
         """The turns that are sent without a reasoning that DeepSeek insists on."""
-        lost = [turn for turn in self.turns if turn.source is _MISSING and turn.need is ReasoningNeed.HARD]
-        if not lost:
-            return []
+        lost = [turn for turn in self.turns if turn.source is Source.MISSING and turn.need is ReasoningNeed.HARD]
         by_index = {turn.index: turn for turn in self.turns}
         # Clients split text and calls; then the reasoning may come with the next message.
         following = [by_index.get(turn.index + 1) for turn in lost]
@@ -121,11 +133,11 @@ class TurnCounts(NamedTuple):
 
     @classmethod
     def of(cls, turns: Sequence[Turn]) -> "TurnCounts":
-        kept = len([turn for turn in turns if turn.source is _CLIENT])
-        needed = [turn for turn in turns if turn.source is not _CLIENT and turn.need is not _NOT_NEEDED]
-        restored = [turn for turn in needed if turn.source is not _MISSING]
-        empty = len([turn for turn in restored if turn.is_empty])
-        return cls(len(restored) - empty, kept, empty, len(needed) - len(restored))
+        counted = Counter([turn.outcome for turn in turns])
+        return cls(counted["store"] + counted["display"], counted["client"], counted["empty"], counted["missing"])
+
+
+_NO_TURNS = TurnCounts()
 
 
 class PreparedRequest(NamedTuple):
@@ -134,15 +146,19 @@ class PreparedRequest(NamedTuple):
     request: ChatRequest
     history: History
     turns: tuple[Turn, ...]
-    counts: TurnCounts = TurnCounts()
+    counts: TurnCounts = _NO_TURNS
     # How often each kind of repair was made to the tool history.
     repairs: Mapping[str, int] = MappingProxyType({})
     # Where the native part begins in the repaired history; 0 when all of it is native.
     boundary: int = 0
     notice: str = ""
+    # At least the bytes of its reasoning, details and items.
+    size: float = math.inf
 
     def check_size(self, most: int) -> None:
         """Raise TooLarge if the reasoning texts alone exceed `most`: a short history may name one long text often."""
+        if self.size * self.request.choices <= most:
+            return
         size = sum(
             [
                 len(message.reasoning or "") + len(message.details or "") + len(message.server_items or "")
@@ -212,7 +228,7 @@ def _conditions(request: ChatRequest) -> tuple[bool, bool]:
 
 
 class FoundTurns(NamedTuple):
-    """A request, its history, and the texts that are stored for it."""
+    """A request, its history, the texts that are stored for it, and the function that looked them up."""
 
     request: ChatRequest
     history: History
@@ -221,6 +237,7 @@ class FoundTurns(NamedTuple):
     known: _RestoredTurns = _NOTHING_RESTORED
     # The indices of turns for which no stored key covers their text.
     unproven: Sequence[int] = ()
+    find: FindTexts = lambda keys: {}
 
 
 def look_up(request: ChatRequest, history: History, find: FindTexts, memory: Chat = NO_CHAT) -> FoundTurns:
@@ -229,15 +246,16 @@ def look_up(request: ChatRequest, history: History, find: FindTexts, memory: Cha
     while newest >= 0 and history.keys[newest] is None:
         newest -= 1
     if newest < 0:
-        return FoundTurns(request, history, {})
+        return FoundTurns(request, history, {}, _NOTHING_RESTORED, (), find)
     known = memory.look_up(_RESTORE, history.keys, _conditions(request)).result or _NOTHING_RESTORED
     if known.uses < _MOST_USES:
         # At least one turn: if nothing of the chat is stored, the store was cleared.
         stored, unproven = _find_turns(history, min(known.settled, newest), find)
         if stored or not known.settled:
-            return FoundTurns(request, history, stored, known, [at for at in unproven if at >= known.settled])
+            unproven = [at for at in unproven if at >= known.settled]
+            return FoundTurns(request, history, stored, known, unproven, find)
     stored, unproven = _find_turns(history, 0, find)
-    return FoundTurns(request, history, stored, _NOTHING_RESTORED, unproven)
+    return FoundTurns(request, history, stored, _NOTHING_RESTORED, unproven, find)
 
 
 def _find_turns(history: History, start: int, find: FindTexts) -> tuple[StoredTexts, list[int]]:
@@ -263,8 +281,9 @@ def prepare(
     `request` is that of `found`, perhaps for another model or without some of its tools. After DeepSeek's refusal of
     `refused`, of the turns sent natively those with a filler count as lost, or all if none has.
     """
-    restoration = restore(request, found, memory)
-    lost = restoration.lost_turns()
+    repaired, turns, size = restoration = restore(request, found, memory)
+    counts = TurnCounts.of(turns) if turns else _NO_TURNS
+    lost = restoration.lost_turns() if counts.missing else []
     if refused is not None:
         sent = restoration.turns_from(refused.boundary)
         lost = [turn for turn in sent if turn.is_empty or turn.source is Source.MISSING] or sent
@@ -275,10 +294,9 @@ def prepare(
             "--missing-reasoning-strategy recover.",
             details={"missing_reasoning_messages": len(lost)},
         )
-    if restoration.repaired.messages != request.messages:
-        request = request._replace(messages=restoration.repaired.messages)
-    turns = restoration.turns
-    native = PreparedRequest(request, found.history, turns, TurnCounts.of(turns), restoration.repaired.repairs)
+    if repaired.messages != request.messages:
+        request = request._replace(messages=repaired.messages)
+    native = PreparedRequest(request, found.history, turns, counts, repaired.repairs, size=size)
     if not lost or (strategy == "placeholder" and refused is None):
         return refused or native
     return _with_transcript(native, restoration, lost[-1])
@@ -302,15 +320,19 @@ def _with_transcript(native: PreparedRequest, restoration: Restoration, last_los
 
 def restore(request: ChatRequest, found: FoundTurns, memory: Chat = NO_CHAT) -> Restoration:
     """Restore the reasoning of every assistant that has a source, and strip our display from its text."""
-    messages, history, known = list(request.messages), found.history, found.known
+    history, known = found.history, found.known
     if not any(history.keys):
         # The first question of a chat.
-        return Restoration(repair(messages, memory), ())
+        return Restoration(repair(request.messages, memory), (), 0)
+    messages = list(request.messages)
     lookup = memory.look_up(_RESTORE, history.keys, _conditions(request))
     # This history when it was shorter.
     before = lookup.result or _NOTHING_RESTORED
     start = known.settled if _conditions(request) == _conditions(found.request) else 0
-    restored = {index: former for index, former in known.turns.items() if index < start}
+    # In the order of the history.
+    restored = dict(known.turns)
+    while restored and next(reversed(restored)) >= start:
+        restored.popitem()
     for index, each in restored.items():
         messages[index] = each.message
     settled = len(messages)
@@ -327,15 +349,16 @@ def restore(request: ChatRequest, found: FoundTurns, memory: Chat = NO_CHAT) -> 
         restored[index] = former
         messages[index] = former.message
         # Turns that say nothing are left out, whatever they may have thought.
-        if former.turn.source is _MISSING and settled == len(messages) and not is_silent(former.message):
+        if former.turn.source is Source.MISSING and settled == len(messages) and not is_silent(former.message):
             settled = index
-    lookup.store(_RestoredTurns(restored, settled, known.uses + 1), sum([each.size for each in restored.values()]))
+    size = sum([each.size for each in restored.values()])
+    lookup.store(_RestoredTurns(restored, settled, known.uses + 1), size)
     repaired, turns = repair(messages, memory), tuple([each.turn for each in restored.values()])
     if "empty dropped" in repaired.repairs:
         # They are not sent, so they miss nothing.
         kept = {*repaired.origins}
         turns = tuple([turn for turn in turns if turn.index in kept])
-    return Restoration(repaired, turns)
+    return Restoration(repaired, turns, size)
 
 
 def _restore_one(
@@ -350,7 +373,7 @@ def _restore_one(
             content = thinking_blocks.strip_blocks(content, blocks[:1] if source is Source.DISPLAY else ours)
         content, has_notice = thinking_blocks.strip_notices(content), thinking_blocks.is_notice(content)
     turn = Turn(index, need, source, not reasoning, has_notice, proof)
-    if need is not ReasoningNeed.NONE and (turn.is_empty or source is _MISSING):
+    if need is not ReasoningNeed.NONE and (turn.is_empty or source is Source.MISSING):
         reasoning = FILLER
     elif need is ReasoningNeed.NONE and source is Source.STORE:
         # DeepSeek ignores it there, so it would only cost bytes.
@@ -358,6 +381,7 @@ def _restore_one(
     # Without _replace(), which takes three times as long: this runs for every assistant of a history.
     restored = Message(message.role, content, reasoning, *message[3:])
     size = _BYTES_PER_TURN + len(content) + 2 * len(reasoning or match.reasoning or "")
+    size += len(message.details or "") + len(message.server_items or "")
     return _RestoredTurn(match, restored, turn, size)
 
 

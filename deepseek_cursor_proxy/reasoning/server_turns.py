@@ -53,9 +53,10 @@ def complete(prepared: PreparedRequest, namespace: bytes, find: FindTexts, memor
     # A turn is looked up by its texts only if no other key finds it: many turns may have the same texts.
     text_keys = {at: _key(namespace, texts[0]) for at in missing if (texts := _identifying_texts(messages[at]))}
     _complete_each(completed, text_keys, find)
-    new_items = sum([len(completed[at].server_items or "") for at in new])
-    lookup.store(tuple(completed), lookup.size + new_items)
-    return prepared._replace(request=prepared.request._replace(messages=tuple(completed)))
+    size = lookup.size + sum([len(completed[at].server_items or "") for at in new])
+    lookup.store(tuple(completed), size)
+    request = prepared.request._replace(messages=tuple(completed))
+    return prepared._replace(request=request, size=prepared.size + size)
 
 
 def _complete_each(messages: list[Message], keys: Mapping[int, bytes], find: FindTexts) -> list[int]:
@@ -154,5 +155,6 @@ def add_details(
     pairs = zip(new, keys, strict=True)
     added = [message._replace(details=stored[key][0]) if key in stored else message for message, key in pairs]
     messages = (*(lookup.result or ()), *added)
-    lookup.store(messages, lookup.size + sum([len(message.details or "") for message in added]))
-    return prepared._replace(request=prepared.request._replace(messages=messages))
+    size = lookup.size + sum([len(message.details or "") for message in added])
+    lookup.store(messages, size)
+    return prepared._replace(request=prepared.request._replace(messages=messages), size=prepared.size + size)

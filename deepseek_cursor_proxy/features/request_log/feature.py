@@ -18,12 +18,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from deepseek_cursor_proxy.deepseek.prices import Cost
-from deepseek_cursor_proxy.deepseek.rules import ReasoningNeed
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.exchange.feature import Feature
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.observers import events
-from deepseek_cursor_proxy.reasoning.restore import Source, Turn
+from deepseek_cursor_proxy.reasoning.restore import OUTCOMES, Turn
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts as TurnCounts
 from deepseek_cursor_proxy.redaction import safe_text
 
@@ -69,7 +68,6 @@ PROOFS = {
     "contradicted near": "another chat had the same last messages, and the thinking block shows another reasoning",
     "unknown": "never seen by this proxy, or forgotten",
 }
-_SOURCES = ("none", "store", "client", "display", "empty", "missing")
 _PROOFS = ("", "exact", "call", "result", "near", "contradicted near", "unknown")
 _NO_TURNS = TurnCounts()
 _NO_REPAIRS: Mapping[str, int] = MappingProxyType({})
@@ -127,7 +125,7 @@ class RequestRecord(NamedTuple):
     def strip(self) -> list[TurnMark]:
         """The assistant turns of the history, oldest first."""
         codes = array("I", self.packed_strip)
-        return [TurnMark(code >> 8, _SOURCES[code >> 4 & 15], _PROOFS[code & 15]) for code in codes]
+        return [TurnMark(code >> 8, OUTCOMES[code >> 4 & 15], _PROOFS[code & 15]) for code in codes]
 
 
 EndListener = Callable[[RequestRecord], None]
@@ -242,29 +240,13 @@ def _short_repair(repair: events.Repair) -> events.Repair:
     return repair._replace(calls=tuple(calls), markup=tuple(markup))
 
 
-def _source(turn: Turn) -> int:
-    """The index in _SOURCES."""
-    if turn.source is _CLIENT:
-        return 2
-    if turn.need is _NOT_NEEDED:
-        return 0
-    if turn.source is _MISSING:
-        return 5
-    if turn.is_empty:
-        return 4
-    return 1 if turn.source is _STORE else 3
-
-
-# Python 3.11 takes a tenth of a microsecond to look up a member, and every turn of a long chat needs several.
-_CLIENT, _STORE, _MISSING, _NOT_NEEDED = Source.CLIENT, Source.STORE, Source.MISSING, ReasoningNeed.NONE
-
-
 def _pack(turns: Sequence[Turn]) -> bytes:
     """Four bytes for each turn: a thousand records of long chats would take ten times that as objects."""
-    codes = [turn.index << 8 | _source(turn) << 4 | _PROOF_CODES.get(turn.proof, 0) for turn in turns]
+    codes = [turn.index << 8 | _OUTCOME_CODES[turn.outcome] | _PROOF_CODES.get(turn.proof, 0) for turn in turns]
     return array("I", codes).tobytes()
 
 
+_OUTCOME_CODES = {outcome: code << 4 for code, outcome in enumerate(OUTCOMES)}
 _PROOF_CODES = {proof: code for code, proof in enumerate(_PROOFS)}
 
 

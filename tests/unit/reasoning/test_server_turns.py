@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply, ServerDelta, ServerPiece, pack_items
+from deepseek_cursor_proxy.errors import TooLarge
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.identity import identify
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, TurnCounts
@@ -67,6 +68,16 @@ class TestComplete(unittest.TestCase):
             whole = pack_items("responses", [WHERE, SEARCH]) if add is server_turns.complete else "[1]"
             add(prepared, CALLER, lambda keys, whole=whole: {key: [whole] for key in keys}, memory)
             self.assertEqual(request, add(prepared, b"other", lambda _: {}, memory).request)
+
+    def test_what_the_store_adds_counts_for_the_size(self) -> None:
+        """A client could name one long answer many times."""
+        long = {server_turns.complete: pack_items("responses", [WHERE, SEARCH]), server_turns.add_details: "[1]"}
+        request = ChatRequest("m", "m", (Message("user", "Rain?"), sent(WHERE, without(SEARCH, "action"))))
+        for add, text in long.items():
+            prepared = PreparedRequest(request, identify(CALLER, request.messages), (), size=0)
+            prepared = add(prepared, CALLER, lambda keys, text=text: {key: [text] for key in keys})
+            with self.assertRaises(TooLarge):
+                prepared.check_size(len(text) - 1)
 
     def items(self, message: Message) -> list[dict[str, Any]]:
         (items,) = json.loads(message.server_items or "{}").values()
