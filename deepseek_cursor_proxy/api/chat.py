@@ -21,8 +21,8 @@ class ChatEndpoint(GenerationEndpoint):
 
     def _create(self, client: ClientRequest) -> HttpReply:
         config = self._services.config
-        chat = parse(client.body, config, client.memory)
-        exchange = self.open(client._replace(chat=chat))
+        chat = client.chat = parse(client.body, config, client.memory, name=client.name)
+        exchange = self.open(client)
         writer = ChunkWriter(chat, int(time())) if chat.stream else CompletionWriter(chat)
         display = config.display_reasoning
         is_hidden = display == "off" or (display == "auto" and not clients.shows_thinking(client.http, client.body))

@@ -25,18 +25,10 @@ from functools import partial
 from time import monotonic
 from typing import Protocol
 
+from deepseek_cursor_proxy import errors
 from deepseek_cursor_proxy.api.clients import chat_id, client_name, is_subagent
 from deepseek_cursor_proxy.conversation import Batch, Batches, ChatName, ChatRequest, Delta
 from deepseek_cursor_proxy.deepseek import model_resolver
-from deepseek_cursor_proxy.errors import (
-    ClientGone,
-    Forbidden,
-    InternalError,
-    ProxyError,
-    Unauthorized,
-    UpstreamFailed,
-    UpstreamRefused,
-)
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, OpenExchange, RelayedApi, RequestReport
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
@@ -68,17 +60,9 @@ class Endpoint:
         if caller.named is not None:
             namespace, name = self._services.namespace_of(caller.named, namespace), caller.named.name
         report.add_caller(namespace, partial(access.knows, caller, caller_digest(namespace)), name)
-        owner_key = access.upstream_key(caller)
-        client = ClientRequest(
-            http=request,
-            caller=caller,
-            report=report,
-            namespace=namespace,
-            credential=owner_key or caller.credential,
-            has_held_key=owner_key is not None,
-            peer=request.peer,
-        )
-        return self._services.extend(client)
+        client = ClientRequest(request, caller, report, namespace, access.upstream_key(caller))
+        self._services.extend(client)
+        return client
 
 
 class GenerationEndpoint(Endpoint):
@@ -92,36 +76,35 @@ class GenerationEndpoint(Endpoint):
         """Reply with `create`, or relay the request if its model has another upstream; `model` replaces the body's."""
         client = self.admit(request)
         raw = request.read_body()
-        body, memory = self._services.memory.decode(raw)
-        if model is not None:
-            body = {**body, "model": model}
-        self._report.add_body(body, len(raw))
+        body, client.memory = self._services.memory.decode(raw)
+        client.body = body if model is None else {**body, "model": model}
+        self._report.add_body(client.body, len(raw))
         self._report.client = client_name(request, body)
-        client = client._replace(body=body, memory=memory)
+        client.name = ChatName(chat_id(request), self._report.client)
         if api is not None and self._services.config.passthrough:
             relayed = self._services.relay(self._services, client, api, raw)
             if relayed is not None:
                 return relayed
+        # Else the caller's bytes stay as long as DeepSeek makes us wait.
+        del raw
         return create(client)
 
     def open(self, client: ClientRequest) -> OpenExchange:
         """Open the exchange of a parsed request; `access` records whether DeepSeek accepts the caller's key."""
         services, access, config = self._services, self._services.access, self._services.config
         access.check_call(client.caller)
-        name = ChatName(client.chat.chat_name.id or chat_id(client.http), self._report.client)
-        client = client._replace(chat=client.chat._replace(chat_name=name))
         if config.subagent_model is not None and is_subagent(client.http, client.body):
             model = model_resolver.resolve(config.subagent_model, config).model
-            client = client._replace(chat=client.chat._replace(model=model))
+            client.chat = client.chat._replace(model=model)
         self.reserve(client)
         if client.chat.choices == 1:
-            client = services.use_cache(client)
+            services.use_cache(client)
         if services.upstreams.only is None:
             # Why the caller may not spend the owner's keys; an upstream that takes the caller's own may still serve it.
-            client = client._replace(spend_refusal=access.spend_refusal(client.caller))
+            client.spend_refusal = access.spend_refusal(client.caller)
             try:
                 services.upstreams.check(client.chat.model, client.spend_refusal)
-            except (Unauthorized, Forbidden):
+            except (errors.Unauthorized, errors.Forbidden):
                 access.count_refused_spender(client.caller)
                 raise
         try:
@@ -129,7 +112,7 @@ class GenerationEndpoint(Endpoint):
                 exchange: OpenExchange = Exchange.open(client, services)
             else:
                 exchange = services.open_choices(client, services)
-        except UpstreamRefused as refusal:
+        except errors.UpstreamRefused as refusal:
             if refusal.status == 401:
                 access.record_refused(client.caller)
             raise
@@ -193,7 +176,7 @@ class Writer(Protocol):
         """The last bytes of an answer that came to its end; raises ProxyError if DeepSeek broke it off."""
         ...
 
-    def fail(self, error: ProxyError) -> bytes:
+    def fail(self, error: errors.ProxyError) -> bytes:
         """The last bytes of an answer that failed; raises ClientGone to break a plain reply off."""
         ...
 
@@ -217,7 +200,7 @@ def write_events(exchange: OpenExchange, batches: Batches, writer: Writer) -> Ev
                 exchange.fail(error)
                 raise
         last = writer.end()
-    except ClientGone:
+    except errors.ClientGone:
         raise
     except Exception as error:
         last = writer.fail(failure(error))
@@ -256,21 +239,21 @@ class _WhitespaceWriter:
         return b" "
 
 
-def failure(error: Exception) -> ProxyError:
+def failure(error: Exception) -> errors.ProxyError:
     """The error that the client gets for an exception that ended its answer."""
-    if isinstance(error, ProxyError):
+    if isinstance(error, errors.ProxyError):
         return error
     if isinstance(error, (ValueError, RecursionError)):
         # It can be read but not written, such as JSON nested as deep as the reader allows.
-        return UpstreamFailed("DeepSeek sent an event that cannot be forwarded.")
+        return errors.UpstreamFailed("DeepSeek sent an event that cannot be forwarded.")
     return internal_error(error)
 
 
-def internal_error(error: Exception) -> InternalError:
+def internal_error(error: Exception) -> errors.InternalError:
     """Log a bug, and return the error for the client."""
     details = _log.isEnabledFor(logging.DEBUG)
     _log.error("unexpected %s while streaming an answer", type(error).__name__, exc_info=details)
-    return InternalError()
+    return errors.InternalError()
 
 
 def _take_all(exchange: OpenExchange, batches: Batches, writer: Writer, space_seconds: float) -> Batches:

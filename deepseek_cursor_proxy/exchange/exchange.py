@@ -77,8 +77,8 @@ class Exchange:
         found, self._tracker = self._find(client)
         # Codex leaves out all tools when it compacts a chat: they are put back, so that the prompt stays cached.
         if (tools := self._tracker.left_out) is not None:
-            api = tools.api if tools.server_tools else client.upstream_api
-            client = client._replace(chat=tools.restore(client.chat), upstream_api=api)
+            client.chat = tools.restore(client.chat)
+            client.upstream_api = tools.api if tools.server_tools else client.upstream_api
             found, self._tracker = self._find(client)
             self._tracker.has_old_tools = True
         report.conversation = report.conversation or found.history.conversation.hex()[:DIGEST_LENGTH]

@@ -78,12 +78,12 @@ class Services:
 
     # Where features take part …
 
-    # The request of an admitted caller, before its body is read, with what a feature knows of it. Raises a ProxyError.
-    extend: Callable[[ClientRequest], ClientRequest] = lambda client: client
+    # Add what a feature knows of the request of an admitted caller, before its body is read. Raises a ProxyError.
+    extend: Callable[[ClientRequest], None] = lambda client: None
     # Called when an upstream has accepted a caller's key: write what was held for it until then (see `access`).
     on_accepted: tuple[Callable[[bytes], None], ...] = ()
-    # The request, with the response cache if it is to use it.
-    use_cache: Callable[[ClientRequest], ClientRequest] = lambda client: client
+    # Add the response cache to a request that is to use it.
+    use_cache: Callable[[ClientRequest], None] = lambda client: None
     # Reserve what a named key may use for a generation, or for a body that another upstream gets as it came, of so many
     # bytes; None if nothing limits it. Raises a ProxyError.
     admit_chat: "Callable[[Services, NamedKey, ChatRequest], Admission | None]" = lambda services, named, request: None

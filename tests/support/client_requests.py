@@ -17,5 +17,8 @@ def client_request(
     report: RequestReport, body: dict[str, Any], config: ProxyConfig, credential: str = KEY, **fields: Any
 ) -> ClientRequest:
     http = HttpRequest("POST", "/v1/chat/completions")
-    caller = Caller(credential, AccessKey.of(credential), http)
-    return ClientRequest(http, caller, report, ME, credential, body=body, chat=parse(body, config), **fields)
+    client = ClientRequest(http, Caller(credential, AccessKey.of(credential), http), report, ME)
+    client.body, client.chat = body, parse(body, config)
+    for name, value in fields.items():
+        setattr(client, name, value)
+    return client

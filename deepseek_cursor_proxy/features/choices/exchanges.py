@@ -9,6 +9,7 @@ end.
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from copy import copy
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -48,7 +49,7 @@ class ChoicesExchange:
     def open(cls, client: ClientRequest, services: Services) -> "ChoicesExchange":
         """Make all calls at once; as soon as one fails, none is left open and its error is raised."""
         # Every choice sends a body, and holds it three times over.
-        count, size, most = client.chat.choices, client.body_bytes, services.config.max_request_body_bytes
+        count, size, most = client.chat.choices, client.report.body_bytes, services.config.max_request_body_bytes
         if count * size > most:
             raise TooLarge(f"{count} choices of a request of {size} bytes: at most {most} bytes in all. Ask for fewer.")
         exchange = cls(client)
@@ -151,7 +152,8 @@ class ChoicesExchange:
 
     def _start(self, choice: int, services: Services) -> None:
         report = self._report.copy_for(partial(self._observe, choice))
-        client = self._client._replace(peer=self._peer, report=report)
+        client = copy(self._client)
+        client.peer, client.report = self._peer, report
         thread = start_thread(partial(self._run, choice, client, services), f"choice-{choice}")
         if thread is None:
             raise _overload_error()

@@ -30,16 +30,16 @@ class MessagesEndpoint(GenerationEndpoint):
 
     def _create(self, client: ClientRequest) -> HttpReply:
         sealer = self._sealer(client)
-        message = parse(client.body, self._services.config, sealer, client.memory)
+        message = parse(client.body, self._services.config, sealer, client.memory, client.name)
         chat = message.request
         if is_small_job(client.http, client.body):
             chat = chat._replace(thinking=False)
         # DeepSeek streams in any case, so that a plain reply can tell a long answer from a dead call.
         # Its own Messages API serves the tools that it runs there, and histories with their items.
         upstream_api = self._services.search_apis.get("messages", CHAT) if server_tools.has_any(chat) else CHAT
-        streamed = chat._replace(stream=True)
-        exchange = self.open(client._replace(chat=streamed, upstream_api=upstream_api, is_plain=not chat.stream))
-        tokens = client.body_bytes // _BYTES_PER_TOKEN
+        client.chat, client.upstream_api, client.is_plain = chat._replace(stream=True), upstream_api, not chat.stream
+        exchange = self.open(client)
+        tokens = client.report.body_bytes // _BYTES_PER_TOKEN
         head = MessageHead(f"msg_{secrets.token_hex(12)}", new_request_id(), tokens)
         kind = MessageWriter if chat.stream else PlainMessageWriter
         writer = kind(head, message, sealer, monotonic, self._services.config.heartbeat_interval)

@@ -15,7 +15,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.conversation import ChatRequest, Message
+from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, ChatRequest, Message
 from deepseek_cursor_proxy.deepseek import model_resolver
 from deepseek_cursor_proxy.deepseek.server_tools import MESSAGES
 from deepseek_cursor_proxy.errors import BadRequest
@@ -62,7 +62,13 @@ class MessageRequest:
 
 
 def parse(
-    body: Json, config: ProxyConfig, sealer: Sealer, memory: Chat = NO_CHAT, *, needs_limit: bool = True
+    body: Json,
+    config: ProxyConfig,
+    sealer: Sealer,
+    memory: Chat = NO_CHAT,
+    name: ChatName = UNNAMED,
+    *,
+    needs_limit: bool = True,
 ) -> MessageRequest:
     """The request of a body; BadRequest names the field that is wrong."""
     if body.get("thread") is not None:
@@ -90,7 +96,7 @@ def parse(
     unseal = partial(_unseal, opener=opener)
     chat_body["messages"] = unseal_each(body["messages"], unseal, opener, memory)
     chat_body["model"] = model_resolver.resolve_claude(model, config)
-    chat = chat_request.parse(chat_body, config, memory, MESSAGES)
+    chat = chat_request.parse(chat_body, config, memory, MESSAGES, name)
     chat = chat._replace(requested_model=model, messages=_sort_results(chat.messages))
     return MessageRequest(
         chat,

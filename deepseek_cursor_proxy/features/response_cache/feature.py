@@ -39,21 +39,22 @@ class ResponseCache(Feature):
         self.answers = answers
         self._setting = setting
 
-    def use(self, client: ClientRequest) -> ClientRequest:
-        """The request with the cache, if it is to use it: as the body says, else as the header does, else the setting.
+    def use(self, client: ClientRequest) -> None:
+        """Have a request use the cache if the body says so, else if the header does, else if the setting does.
 
         It is then streamed: a plain and a streamed request are the same question to the upstream.
         """
         if self._setting == "off":
-            return client
+            return
         wanted = client.chat.cache
         if wanted is None:
             wanted = _CACHE_WORDS.get((client.http.header("x-cache") or "").strip().lower())
         if wanted is False or (wanted is None and self._setting != "on"):
-            return client
-        joins = not client.chat.stream and client.chat.client_api == CHAT
-        chat, is_plain = client.chat._replace(stream=True), client.is_plain or joins
-        return client._replace(chat=chat, cache=CacheLookup(self.answers), wants_completion=joins, is_plain=is_plain)
+            return
+        client.cache = CacheLookup(self.answers)
+        client.wants_completion = not client.chat.stream and client.chat.client_api == CHAT
+        client.is_plain = client.is_plain or client.wants_completion
+        client.chat = client.chat._replace(stream=True)
 
     def reconfigure(self, services: Services) -> None:
         self._setting = services.config.response_cache

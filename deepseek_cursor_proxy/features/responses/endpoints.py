@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
@@ -25,8 +26,8 @@ from deepseek_cursor_proxy.api.endpoint import (
     stream_reply,
     write_events,
 )
+from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.deepseek import server_tools
-from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.deepseek.error_messages import OVERFLOW
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RelayedApi
 from deepseek_cursor_proxy.features.encryption import Opener, Sealer
@@ -57,9 +58,11 @@ _COMPACT_API = RelayedApi("/responses/compact")
 
 @dataclass(frozen=True)
 class ResponsePlan:
-    """A response to create: the request for it, its frame and its input items."""
+    """A response to create: the request for it, parsed, its frame and its input items."""
 
     client: ClientRequest
+    # As the client asks: the exchange may change that of `client`.
+    chat: ChatRequest
     frame: Frame
     input: tuple[Json, ...]
 
@@ -99,21 +102,21 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
                 writer = self._writer(plan)
                 return HttpReply.events(writer.begin() + writer.fail(refusal))
             raise
-        chat, writer = plan.client.chat, self._writer(plan)
+        chat, writer = plan.chat, self._writer(plan)
         if not options.stream:
             return self.reply(exchange, chat, PlainResponseWriter(writer))
         events = write_events(exchange, show(exchange, chat), writer)
         return stream_reply(exchange, _cancel_if_left(events, writer))
 
     def _count_tokens(self, client: ClientRequest) -> HttpReply:
-        count = self._services.get(TokenCounter).count(self._plan(client, client.body).client.chat)
+        count = self._services.get(TokenCounter).count(self._plan(client, client.body).chat)
         return HttpReply.json({"object": "response.input_tokens", "input_tokens": count})
 
     def _compact(self, client: ClientRequest) -> HttpReply:
         plan = self._plan(client, fields.compact_request(client.body))
         exchange = self.open(plan.client)
         writer = PlainCompactionWriter(self._writer(plan), complete_items(plan.input, plan.frame.id_suffix))
-        return self.reply(exchange, plan.client.chat, writer)
+        return self.reply(exchange, plan.chat, writer)
 
     def _plan(self, client: ClientRequest, body: Json) -> ResponsePlan:
         config, namespace, memory = self._services.config, client.namespace, client.memory
@@ -130,16 +133,17 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
         sealer = Sealer(self._services.secret.read(), namespace)
         items = fields.unseal([*inherited, *own], Opener(sealer, config.max_request_body_bytes), memory)
         chat_body = fields.summary_request if options.compacts else fields.chat_body
-        chat = parse(chat_body(body, items), config, memory, server_tools.RESPONSES)
+        chat = parse(chat_body(body, items), config, memory, server_tools.RESPONSES, client.name)
         if options.background:
             # Streamed, so that its events can be followed while it runs; never answered by the response cache.
             chat = chat._replace(stream=True, cache=False)
         frame = Frame(id_suffix, int(time.time()), chat.requested_model, options, fields.echoed_fields(body), sealer)
         if options.store:
             memory.name(frame.response_id)
-        upstream_api = self._services.search_apis.get("responses", CHAT) if server_tools.has_any(chat) else CHAT
-        client = client._replace(body=body, memory=memory, chat=chat, upstream_api=upstream_api)
-        return ResponsePlan(client, frame, (*inherited, *own))
+        client.body, client.memory, client.chat = body, memory, chat
+        if server_tools.has_any(chat):
+            client.upstream_api = self._services.search_apis.get("responses", client.upstream_api)
+        return ResponsePlan(client, chat, frame, (*inherited, *own))
 
     def _writer(self, plan: ResponsePlan) -> ResponseWriter:
         options = plan.frame.options
@@ -151,7 +155,7 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
                 self._feature.store.put(plan.client.namespace, stored, is_known=bool(self._report.key))
 
         kind = SummaryWriter if options.compacts else ResponseWriter
-        return kind(plan.frame, plan.client.chat, time.monotonic, save)
+        return kind(plan.frame, plan.chat, time.monotonic, save)
 
     # In the background …
 
@@ -162,7 +166,7 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
         self.reserve(plan.client)
         writer = self._writer(plan)
         is_known = bool(self._report.key)
-        unknown_caller_bytes = 0 if is_known else plan.client.body_bytes
+        unknown_caller_bytes = 0 if is_known else plan.client.report.body_bytes
         # Before anything is packed.
         self._feature.jobs.check(unknown_caller_bytes)
         job = Job(plan.frame.response_id, plan.client.namespace, unknown_caller_bytes)
@@ -207,10 +211,9 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
         started = plan.frame.response(fields.state("in_progress"))
         self._feature.store.update(plan.client.namespace, StoredResponse(started, plan.input))
         job.append(writer.start())
-        with (
-            closing(self.open(plan.client._replace(peer=job.peer))) as exchange,
-            closing(show(exchange, plan.client.chat)) as batches,
-        ):
+        client = copy(plan.client)
+        client.peer = job.peer
+        with closing(self.open(client)) as exchange, closing(show(exchange, plan.chat)) as batches:
             job.unknown_caller_bytes = 0
             try:
                 for batch in batches:

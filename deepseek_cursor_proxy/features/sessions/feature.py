@@ -85,33 +85,34 @@ class Sessions(Feature):
     def facts(self, services: Services) -> Mapping[str, Any]:
         return {"sessions": self.count()}
 
-    def extend(self, client: ClientRequest) -> ClientRequest:
+    def extend(self, client: ClientRequest) -> None:
         """Have a request recorded if its path names a session, and any with record = all. Raises NotFound."""
         report = client.report
         if not report.prefix and self._config.record != "all":
-            return client
+            return
         if report.prefix:
             # No answer fails because the file of sessions cannot be read.
             with suppress(Unusable):
                 session = self.get(client.namespace, report.prefix)
                 if session is None:
                     raise unknown_session()
-                client = client._replace(reads_written_calls=session.options.reads_written_calls)
+                client.reads_written_calls = session.options.reads_written_calls
             report.conversation = report.prefix
-        client = client._replace(logprobs=TokenLogprobs())
-        emit, recorder = report.emit, Observers({Finished: partial(self._record, client)})
+        client.logprobs = TokenLogprobs()
+        # Not the request, which has the report: with its body it would stay until Python looks for cycles.
+        record = partial(self._record, client.namespace, report.prefix, client.logprobs)
+        emit, recorder = report.emit, Observers({Finished: record})
 
         def emit_recorded(event: Event) -> None:
             recorder.emit(event)
             emit(event)
 
         report.emit = emit_recorded
-        return client
 
-    def _record(self, client: ClientRequest, event: Finished) -> None:
+    def _record(self, caller: bytes, named: str, logprobs: TokenLogprobs, event: Finished) -> None:
         from deepseek_cursor_proxy.features.sessions.trajectory import turns_of
 
-        if turns := turns_of(event, client.namespace, client.report.prefix, client.logprobs):
+        if turns := turns_of(event, caller, named, logprobs):
             self.store().record(turns)
 
     def store(self) -> "SessionStore":

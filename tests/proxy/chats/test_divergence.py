@@ -8,9 +8,10 @@ from typing import Any
 
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call
+from tests.support.apis import Api, ApiTestCase, each_api
 from tests.support.cursor import CursorClient
 from tests.support.features import needs
-from tests.support.harness import RunningProxy, SocketTestCase, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase
 from tests.support.histories import TOOLS
 from tests.support.messages_client import MessagesTestCase
 from tests.support.responses_client import ResponsesTestCase, output, question
@@ -65,19 +66,21 @@ class TestDivergence(SocketTestCase):
         listed = self.call(self.running, "GET", "/sessions")
         self.assertEqual([1] * len(senders), [session["num_requests"] for session in listed.value["sessions"]])
 
-    def test_a_chat_with_an_id_is_known_again_after_its_first_question_changed(self) -> None:
-        self.running = self.proxy()
-        headers = ("User-Agent: claude-cli/2.1.325", "X-Claude-Code-Session-Id: 1")
-        answer = {"role": "assistant", "content": "OK"}
 
-        def last_line(*history: str) -> str:
-            messages = [answer if text == "OK" else {"role": "user", "content": text} for text in history]
+class TestNamedChats(ApiTestCase):
+    @each_api()
+    def test_a_chat_with_an_id_is_known_again_after_its_first_question_changed(self, api: Api) -> None:
+        running = self.proxy()
+        headers = ("User-Agent: claude-cli/2.1.325", "X-Claude-Code-Session-Id: 1")
+
+        def last_line(*texts: str) -> str:
+            history = [each for text in texts for each in (api.turn(text) if text == "OK" else [api.user(text)])]
             with self.assertLogs(CONSOLE, logging.INFO) as logged:
-                self.round_trip(self.running, request_bytes({"messages": messages}, headers=headers))
+                self.ask(running, api, history, tools="", headers=headers)
             return logged.records[-1].getMessage()
 
-        for history in (("hi",), ("hi", "OK", "more"), ("A title?",), ("Another title?",)):
-            self.assertNotIn("prefix lost", last_line(*history))
+        for texts in (("hi",), ("hi", "OK", "more"), ("A title?",), ("Another title?",)):
+            self.assertNotIn("prefix lost", last_line(*texts))
         self.assertIn("prefix lost: message 0 changed (user content)", last_line("ho", "OK", "more", "OK", "now"))
 
 

@@ -84,7 +84,7 @@ class TestExchange(ExchangeTestCase):
         thought = THOUGHT.replace(b'"delta"', b'"logprobs": %b, "delta"' % json.dumps(entries).encode())
         services = self.services(FakeResponse(thought, STOP + DONE), FakeResponse(thought, *ANSWER), retry_budget=60)
         request = self.request(services, is_plain=True, logprobs=logprobs)
-        request = request._replace(chat=request.chat._replace(params={"logprobs": True}))
+        request.chat = request.chat._replace(params={"logprobs": True})
         self.assertEqual("Yes.", texts(self.read(Exchange.open(request, services))))
         self.assertEqual(["x"], [entry["token"] for entry in logprobs.reasoning])
 
@@ -95,7 +95,7 @@ class TestExchange(ExchangeTestCase):
             services = self.services(upstreams={"one": table})
         request = self.request(services)
         tool = {"type": "deepseek_web_search"}
-        request = request._replace(chat=request.chat._replace(server_tools=(tool,), server_choice=tool))
+        request.chat = request.chat._replace(server_tools=(tool,), server_choice=tool)
         with self.assertRaises(BadRequest):
             Exchange.open(request, services)
         (upstream,) = services.upstreams.all

@@ -106,7 +106,7 @@ class TestChoices(SocketTestCase):
                 has_waited.wait(PATIENCE)
                 yield [Heartbeat("of 0")]
 
-        client = mock.Mock(body_bytes=1, peer=None)
+        client = mock.Mock(report=mock.Mock(body_bytes=1), peer=None)
         client.chat.choices = 2
         services = mock.Mock()
         services.config.max_request_body_bytes = 9

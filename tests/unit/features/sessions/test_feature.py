@@ -1,14 +1,19 @@
+import gc
 import tempfile
 import unittest
+import weakref
 from pathlib import Path
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.exchange.client_request import RequestReport
 from deepseek_cursor_proxy.features.sessions import feature
 from deepseek_cursor_proxy.features.sessions.feature import Sessions
 from deepseek_cursor_proxy.features.sessions.store import SessionStore
 from deepseek_cursor_proxy.features.sessions.trajectory import SessionOptions
+from deepseek_cursor_proxy.observers.events import Observers
 from deepseek_cursor_proxy.storage.faults import Unusable
+from tests.support.client_requests import client_request
 
 ME, YOU = b"m" * 32, b"y" * 32
 
@@ -68,3 +73,15 @@ class TestPendingSessions(unittest.TestCase):
         with mock.patch.object(self.sessions, "store", side_effect=AssertionError):
             for text in ("x", "x" * 16_000, ""):
                 self.assertIsNone(self.sessions.get(ME, text))
+
+
+class TestRecording(unittest.TestCase):
+    def test_the_report_of_a_recorded_request_does_not_hold_it(self) -> None:
+        """Nor did anything free the two at once: bodies of 48 MB stayed until a collection of the oldest objects."""
+        config, report = ProxyConfig(record="all"), RequestReport(Observers({}), iter((1,)), "chat")
+        client = client_request(report, {"messages": [{"role": "user"}]}, config)
+        Sessions(config, Path(":memory:")).extend(client)
+        held = weakref.ref(client)
+        del client
+        gc.collect()
+        self.assertIsNone(held())
