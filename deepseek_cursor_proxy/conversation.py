@@ -89,8 +89,6 @@ class Message(NamedTuple):
         """About how many bytes it takes."""
         size = _BYTES_PER_MESSAGE + sys.getsizeof(self.content) + len(self.reasoning or "") + len(self.details or "")
         size += len(self.server_items or "")
-        if not isinstance(self.content, str):
-            size += sum(len(repr(part)) for part in self.content)
         for call in self.tool_calls:
             size += _BYTES_PER_MESSAGE + len(call.arguments)
         return size

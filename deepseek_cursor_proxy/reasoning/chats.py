@@ -113,10 +113,11 @@ def outline(request: ChatRequest, history: History) -> RequestOutline:
     tools = tool_definitions.outline_tools(request.tools).digests if request.tools else {}
     if request.server_tools:
         tools = {**tools, **tool_definitions.outline_tools(request.server_tools).digests}
-    prompts = tuple([message.digest for message in history.outlines[:leading]])
+    outlines = history.outlines
+    prompts = tuple([message.digest for message in outlines[:leading]])
     effort = request.effort if request.thinking else ""
     thinking = "on" if request.thinking else "off, a tool is forced" if is_forced(request.tool_choice) else "off"
-    return RequestOutline(prompts, tools, history.outlines[leading:], request.model, effort, thinking)
+    return RequestOutline(prompts, tools, tuple(outlines[leading:]), request.model, effort, thinking)
 
 
 def nearest(known: Sequence[RequestOutline], now: RequestOutline) -> RequestOutline | None:

@@ -36,11 +36,11 @@ def record_keys(keys: TurnKeys, answer: Message) -> tuple[bytes, ...]:
     """
     if is_blank(answer.reasoning) or not isinstance(answer.content, str):
         return ()
-    if is_blank(answer.content) and not answer.tool_calls:
+    if not answer.tool_calls and is_blank(answer.content):
         return ()
     squeezed, lead = _squeeze(f"{answer.reasoning}{answer.content}"), _lead(answer.content)
-    leads = ("", lead) if 0 < len(lead) <= _LONGEST_LEAD else ("",)
-    return tuple([keys.squeezed_key(squeezed, lead) for lead in leads])
+    key = keys.squeezed_key(squeezed)
+    return (key, keys.squeezed_key(squeezed, lead)) if 0 < len(lead) <= _LONGEST_LEAD else (key,)
 
 
 def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: Chat = NO_CHAT) -> FoundTurns:
@@ -53,7 +53,10 @@ def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: 
     edits = dict(lookup.result or {})
 
     def look_up_all() -> FoundTurns:
-        edited = request._replace(messages=_apply(edits, messages)) if edits else request
+        edited = request
+        if edits:
+            kept = [edits.get(at, message) for at, message in enumerate(messages)]
+            edited = request._replace(messages=tuple([message for message in kept if message is not None]))
         return look_up(edited, identify(namespace, edited.messages, request.chat_name, memory), find, memory)
 
     turns = look_up_all()
@@ -65,11 +68,6 @@ def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: 
     edits |= {origins[at]: message for at, message in new.items()}
     lookup.store(edits, sum([_BYTES_PER_EDIT + message.byte_size for message in edits.values() if message is not None]))
     return look_up_all() if new else turns
-
-
-def _apply(edits: _Edits, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    edited = (edits.get(at, message) for at, message in enumerate(messages))
-    return tuple([message for message in edited if message is not None])
 
 
 class _Reading(NamedTuple):
@@ -140,8 +138,7 @@ def _readings(turns: FoundTurns, at: int) -> list[_Reading]:
 
 def _squeeze(text: str) -> str:
     """A reasoning and the text after it without white space, and without the blocks and notices that we display."""
-    openings = [at for opening in thinking_blocks.OPENINGS if (at := text.find(opening)) >= 0]
-    if openings:
+    if "<" in text and (openings := [at for each in thinking_blocks.OPENINGS if (at := text.find(each)) >= 0]):
         text = text[: min(openings)] + thinking_blocks.strip_display(text[min(openings) :])
     return remove_spaces(thinking_blocks.strip_notices(text)).replace(_SQUEEZED_NOTICE, "")
 

@@ -10,8 +10,8 @@ messages), so a turn has fallback keys, each still specific enough to identify t
               A1 U2 A2 T A3, the key of A3 is made of A1 U2 A2 T A3, whatever came before A1
     squeezed  the reasoning, text and calls without white space, however the client divides them (see echoes)
 
-Rule: recording and looking up call the same function, `_HashChains.add`. No key is made of a tool's name, of "the same
-question", or of an id like call_0 alone: all of these recur. This file knows no store.
+Rule: recording and looking up call the same function, `_HashChains.answer_keys`. No key is made of a tool's name, of
+"the same question", or of an id like call_0 alone: all of these recur. This file knows no store.
 
 The digest of a message is SHA-256 over fields preceded by their lengths: no two different messages have the same bytes.
 Reasoning never takes part: it is what we look up. Notices and every thinking block are stripped first (by functions of
@@ -21,19 +21,19 @@ absent / null / empty content, the spacing and key order of call arguments. Unic
 """
 
 import functools
-import hashlib
 import json
 import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
-from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, Memo, Message, ToolCall
+from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Lookup, Stage
+from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, Memo, Message, ToolCall, count_prompts
 from deepseek_cursor_proxy.deepseek import server_tools
-from deepseek_cursor_proxy.json_codec import canonical_json
+from deepseek_cursor_proxy.json_codec import LONG_TEXT, canonical_json
 from deepseek_cursor_proxy.reasoning import thinking_blocks
 
 # Part of every digest: a change of the canonical form must change it, so that old rows are missed and not mistaken.
@@ -68,6 +68,9 @@ class MessageDigest(NamedTuple):
     size: int
     # Shared between requests: never changed.
     blocks: list[thinking_blocks.Block]
+    # The id, the name and the arguments of each call, as digests have them.
+    calls: tuple[tuple[bytes, ...], ...]
+    outline: "MessageOutline"
 
 
 @dataclass(eq=False)
@@ -77,8 +80,8 @@ class TurnKeys:
     exact: bytes
     near: bytes
     _namespace: bytes
-    # The digest of the message, its calls, and the ids of the tool results before it.
-    _own: bytes
+    # The message, its calls, and the ids of the tool results before it.
+    _own: MessageDigest
     _calls: tuple[ToolCall, ...]
     _result_ids: tuple[str, ...]
 
@@ -86,8 +89,8 @@ class TurnKeys:
     def call(self) -> tuple[bytes, ...]:
         return tuple(
             [
-                digest(self._namespace, b"call", text_bytes(call.id), text_bytes(call.name), arguments(call))
-                for call in self._calls
+                digest(self._namespace, b"call", *fields)
+                for call, fields in zip(self._calls, self._own.calls, strict=True)
                 if is_unique_id(call.id)
             ]
         )
@@ -95,7 +98,8 @@ class TurnKeys:
     @functools.cached_property
     def result(self) -> tuple[bytes, ...]:
         unique_ids = [result_id for result_id in self._result_ids if is_unique_id(result_id)]
-        return tuple([digest(self._namespace, b"result", text_bytes(result_id), self._own) for result_id in unique_ids])
+        own = self._own.digest
+        return tuple([digest(self._namespace, b"result", text_bytes(result_id), own) for result_id in unique_ids])
 
     def record_keys(self) -> tuple[bytes, ...]:
         """All keys under which to record the turn, except squeezed keys."""
@@ -111,9 +115,7 @@ class TurnKeys:
     def squeezed_key(self, squeezed: str, lead: str = "") -> bytes:
         """The key of a turn by its reasoning and text without white space; `lead` is white space before the text."""
         # With their ids: another turn may have called the same after the same text.
-        calls = [
-            field for call in self._calls for field in (text_bytes(call.id), text_bytes(call.name), arguments(call))
-        ]
+        calls = [field for fields in self._own.calls for field in fields]
         return digest(self._namespace, b"words", text_bytes(squeezed), text_bytes(lead), *calls)
 
 
@@ -128,23 +130,69 @@ class MessageOutline(NamedTuple):
     digest: bytes
 
 
-class History(NamedTuple):
-    """The keys of every assistant in a history (None for other messages), and the chains that an answer continues."""
+_Blocks = list[thinking_blocks.Block]
 
-    keys: tuple[TurnKeys | None, ...]
-    # One per message, independent of the messages before it.
-    outlines: tuple[MessageOutline, ...]
-    # The thinking blocks in each message; they take no part in its digest.
-    blocks: tuple[list[thinking_blocks.Block], ...]
-    # The digest of the chat; chats of a client that begin with the same question share it, unless it sends their ids.
-    conversation: bytes
-    chains: "_HashChains"
+
+class History:
+    """The keys of every assistant in a history (None for other messages), and the chains that an answer continues.
+
+    No key depends on the messages after the last assistant: they are digested when they are first needed, which is
+    after the call. Used by one thread at a time; complete, it never changes.
+    """
+
+    def __init__(self, namespace: bytes, messages: Sequence[Message], name: ChatName, memory: Chat) -> None:
+        lookup = memory.look_up(_IDENTIFY, messages, namespace)
+        known, start, end = lookup.result, lookup.count, len(messages)
+        while end > start and messages[end - 1].role != "assistant":
+            end -= 1
+        self._chains: _HashChains = _HashChains(namespace) if known is None else known._chains.copy()
+        if end == start and not self._chains.opening:
+            # Up to the first question, which names the chat.
+            end += count_prompts(messages[end:]) + 1
+        # Until it is complete.
+        self._lookup: Lookup[Message, History] | None = lookup
+        self._rest = rest = messages[end:]
+        self._size = lookup.size
+        self._outlines: list[MessageOutline] = [] if known is None else [*known.outlines]
+        keys, blocks = self._add(messages[start:end])
+        if known is not None:
+            keys, blocks = [*known.keys, *keys], [*known.blocks, *blocks]
+        # One per message, as `outlines` is.
+        self.keys: tuple[TurnKeys | None, ...] = (*keys, *[None] * len(rest))
+        # The thinking blocks in each message; they take no part in its digest.
+        self.blocks: tuple[_Blocks, ...] = (*blocks, *[[]] * len(rest))
+        # The digest of the chat: chats that begin with the same question share it, unless the client sends their ids.
+        self.conversation = _chat_digest(namespace, name, b"" if name.id else self._chains.opening)
+
+    @property
+    def outlines(self) -> Sequence[MessageOutline]:
+        """One per message, independent of the messages before it."""
+        return self._completed()._outlines
 
     def answer_keys(self, answer: Message) -> TurnKeys:
         """The keys to record the answer to this history under."""
-        keys = self.chains.copy().add(answer, digest_message(answer))
-        assert keys is not None
-        return keys
+        return self._completed()._chains.answer_keys(answer, digest_message(answer))
+
+    def _completed(self) -> "History":
+        lookup, self._lookup = self._lookup, None
+        if lookup is not None:
+            self._add(self._rest)
+            self._rest = ()
+            # Last: another choice of the same request may find it from now on.
+            lookup.store(self, self._size)
+        return self
+
+    def _add(self, messages: Sequence[Message]) -> tuple[list[TurnKeys | None], list[_Blocks]]:
+        keys, blocks, size = [], [], 0
+        for message in messages:
+            own = digest_message(message)
+            # The keys hold the arguments of the calls.
+            size += _BYTES_PER_MESSAGE + (sum([len(field) for each in own.calls for field in each]) if own.calls else 0)
+            self._outlines.append(own.outline)
+            blocks.append(own.blocks)
+            keys.append(self._chains.add(message, own))
+        self._size += size
+        return keys, blocks
 
 
 _IDENTIFY: Stage[Message, History] = Stage("identify")
@@ -164,23 +212,11 @@ def details_key(namespace: bytes, reasoning: str) -> bytes:
 def identify(
     namespace: bytes, messages: Sequence[Message], name: ChatName = UNNAMED, memory: Chat = NO_CHAT
 ) -> History:
-    """Compute the keys of a history, in one pass over the messages after those of a known one.
+    """The keys of a history, computed in one pass over the messages after those of a known one.
 
     The name of the chat tells chats apart; no key depends on it.
     """
-    lookup = memory.look_up(_IDENTIFY, messages, namespace)
-    start = lookup.result or History((), (), (), b"", _HashChains(namespace))
-    chains = start.chains.copy()
-    keys, outlines, blocks = list(start.keys), list(start.outlines), list(start.blocks)
-    for message in messages[lookup.count :]:
-        own = digest_message(message)
-        outlines.append(MessageOutline(message.role, own.digest[:_SHORT]))
-        blocks.append(own.blocks)
-        keys.append(chains.add(message, own))
-    chat = _chat_digest(namespace, name, b"" if name.id else chains.opening)
-    history = History(tuple(keys), tuple(outlines), tuple(blocks), chat, chains)
-    lookup.store(history, _BYTES_PER_MESSAGE * len(messages))
-    return history
+    return History(namespace, messages, name, memory)
 
 
 @functools.lru_cache(256)
@@ -192,9 +228,8 @@ class _HashChains:
     """The hash chains over the messages of a history so far."""
 
     def __init__(self, namespace: bytes) -> None:
-        self._namespace = namespace
-        self.exact = namespace
-        self._near = self._near_root = digest(namespace, b"near")
+        self._namespace = self.exact = namespace
+        self._near = self._near_root = _near_root(namespace)
         # The digest of the first question: system prompts are rewritten in mid-chat, and this stays.
         self.opening = b""
         self._last_answer: MessageDigest | None = None
@@ -211,24 +246,37 @@ class _HashChains:
     def add(self, message: Message, own: MessageDigest) -> TurnKeys | None:
         """Add one message to the chains. Returns its keys if it is an assistant's."""
         role, answer = message.role, self._last_answer
-        # Each link is made of two digests of fixed length: nothing to delimit.
-        self.exact = hashlib.sha256(self.exact + own.digest).digest()
         if role == "system":
             # Clients rewrite and insert prompts.
+            self.exact = sha256(self.exact + own.digest).digest()
             return None
         self.opening = self.opening or own.digest
+        if role == "assistant":
+            keys = self.answer_keys(message, own)
+            self.exact, self._near, self._last_answer = keys.exact, keys.near, own
+            self._result_ids, self._is_after_user = [], False
+            return keys
         if role == "user" and not self._is_after_user and answer is not None and answer.size >= _FEWEST_NEAR_BYTES:
-            self._near = hashlib.sha256(self._near_root + answer.digest).digest()
+            self._near = sha256(self._near_root + answer.digest).digest()
+        self.exact = sha256(self.exact + own.digest).digest()
+        self._near = sha256(self._near + own.digest).digest()
         self._is_after_user = role == "user"
-        self._near = hashlib.sha256(self._near + own.digest).digest()
         if role == "tool":
             self._result_ids.append(message.tool_call_id or "")
-            return None
-        result_ids, self._result_ids = tuple(self._result_ids), []
-        if role != "assistant":
-            return None
-        self._last_answer = own
-        return TurnKeys(self.exact, self._near, self._namespace, own.digest, message.tool_calls, result_ids)
+        else:
+            self._result_ids = []
+        return None
+
+    def answer_keys(self, answer: Message, own: MessageDigest) -> TurnKeys:
+        """The keys of the answer that comes next."""
+        # Each link is made of two digests of fixed length: nothing to delimit.
+        exact, near = sha256(self.exact + own.digest).digest(), sha256(self._near + own.digest).digest()
+        return TurnKeys(exact, near, self._namespace, own, answer.tool_calls, tuple(self._result_ids))
+
+
+@functools.lru_cache(64)
+def _near_root(namespace: bytes) -> bytes:
+    return digest(namespace, b"near")
 
 
 def is_unique_id(call_id: str) -> bool:
@@ -243,7 +291,8 @@ def is_unique_id(call_id: str) -> bool:
 
 
 def _memory(message: Message, own: MessageDigest) -> int:
-    return message.byte_size + _BYTES_PER_DIGEST + sum(_BYTES_PER_DIGEST + len(block.reasoning) for block in own.blocks)
+    parts = [len(block.reasoning) for block in own.blocks] + [sum(map(len, fields)) for fields in own.calls]
+    return message.byte_size + _BYTES_PER_DIGEST * (1 + len(parts)) + sum(parts)
 
 
 # Hashing a message costs a tenth of digesting it: at 200 tool turns 0.9 instead of 7 ms a request.
@@ -252,12 +301,12 @@ _known: Memo[Message, MessageDigest] = Memo(_MOST_BYTES_KNOWN, _memory)
 
 def digest_message(message: Message) -> MessageDigest:
     """The digest of a message; memoized, because most of a chat was there a request ago."""
-    if not isinstance(message.content, str):
-        # Parts have no hash.
+    if not isinstance(message.content, str) or len(message.content) > LONG_TEXT:
+        # Parts have no hash. That of a long text holds the interpreter, and kept, the text would stay after its chat.
         return _compute(message)
     if message.reasoning is not None:
         # An answer is recorded with its reasoning, and comes back without.
-        message = message._replace(reasoning=None)
+        message = Message(message.role, message.content, None, *message[3:])
     own = _known.get(message)
     if own is None:
         own = _compute(message)
@@ -266,7 +315,8 @@ def digest_message(message: Message) -> MessageDigest:
 
 
 def _compute(message: Message) -> MessageDigest:
-    text, blocks = message.content, list[thinking_blocks.Block]()
+    text = message.content
+    blocks: list[thinking_blocks.Block] = []
     if not isinstance(text, str) and not all(part["type"] == "text" for part in text):
         # Images and files as the client sent them: two pictures are two histories.
         content = canonical_json(text).encode()
@@ -278,14 +328,14 @@ def _compute(message: Message) -> MessageDigest:
         elif message.role == "assistant" and "<" in text:
             blocks = thinking_blocks.find_blocks(text)
         if message.role == "assistant":
-            text = thinking_blocks.strip_display(text)
+            text = thinking_blocks.strip_display(text, blocks or None)
         content = text_bytes(text)
         fields = [text_bytes(message.role), b"text", content]
     size = len(content)
-    for call in message.tool_calls:
-        call_arguments = arguments(call)
-        fields += (b"call", text_bytes(call.id), text_bytes(call.name), call_arguments)
-        size += len(call_arguments)
+    calls = tuple([(text_bytes(call.id), text_bytes(call.name), arguments(call)) for call in message.tool_calls])
+    for call_fields in calls:
+        fields += (b"call", *call_fields)
+        size += len(call_fields[-1])
     if message.tool_call_id is not None:
         fields += (b"answers", text_bytes(message.tool_call_id))
     if message.name is not None:
@@ -293,7 +343,8 @@ def _compute(message: Message) -> MessageDigest:
     if message.server_items is not None and (kinds := server_tools.item_kinds(message.server_items)):
         # Their kinds alone: some clients drop ids and parts of a search when they send it back.
         fields += (b"server", *map(text_bytes, kinds))
-    return MessageDigest(digest(*fields), size, blocks)
+    own = digest(*fields)
+    return MessageDigest(own, size, blocks, calls, MessageOutline(message.role, own[:_SHORT]))
 
 
 def arguments(call: ToolCall) -> bytes:
@@ -331,7 +382,7 @@ def text_bytes(text: str) -> bytes:
 def digest(*fields: bytes) -> bytes:
     # How many, how long each, then all of them: no two lists of fields have the same bytes.
     lengths = _pack_numbers(len(fields) + 1)(len(fields), *map(len, fields))
-    return hashlib.sha256(lengths + b"".join(fields)).digest()
+    return sha256(b"".join((lengths, *fields))).digest()
 
 
 @lru_cache(64)

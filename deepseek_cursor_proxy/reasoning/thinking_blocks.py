@@ -182,15 +182,17 @@ def is_one_at_the_start(blocks: Sequence[Block]) -> bool:
     return bool(blocks) and blocks[0].start == 0 and (len(blocks) == 1 or blocks[1].start > blocks[0].end)
 
 
-def strip_display(text: str) -> str:
-    """Strip every block and notice from a text, and outer white space.
+def strip_display(text: str, blocks: Sequence[Block] | None = None) -> str:
+    """Strip every block and notice from a text, and outer white space; `blocks` are those of the text, if known.
 
     Again, as long as there are any at its ends: a model that quotes them at the start of its answer writes the same
     text with ours before it and without.
     """
     for _ in range(_MOST_QUOTES):
         before, text = text, strip_notices(text.lstrip())
-        text = strip_blocks(text, find_blocks(text) if "<" in text else ())
+        if blocks is None or text != before:
+            blocks = find_blocks(text) if "<" in text else ()
+        text, blocks = strip_blocks(text, blocks), None
         if len(text) == len(before):
             break
     return text.strip()

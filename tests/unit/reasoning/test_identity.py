@@ -2,7 +2,10 @@ import json
 import random
 import unittest
 from collections.abc import Sequence
+from typing import Any
+from unittest import mock
 
+from deepseek_cursor_proxy.chat_memory import Lookup
 from deepseek_cursor_proxy.conversation import UNNAMED, ChatName, Message, ToolCall
 from deepseek_cursor_proxy.reasoning import identity
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, NOTICE, PLAIN
@@ -17,7 +20,7 @@ def _all(history: identity.History) -> set[bytes]:
 
 
 def tail(*messages: Message) -> bytes:
-    return identity.identify(ME, messages).chains.exact
+    return identity.identify(ME, messages)._completed()._chains.exact
 
 
 def call_tail(arguments: str) -> bytes:
@@ -47,6 +50,7 @@ class TestIdentity(unittest.TestCase):
         block, plain = (form.opening + "x" + form.closing for form in (COLLAPSIBLE, PLAIN))
         texts = ("done", "done\n", "  done", block + "done", plain + "done", NOTICE + "done", block + NOTICE + "done")
         same = [assistant(text, call) for text in texts]
+        same += [assistant(before + block + "done", call) for before in ("\n ", NOTICE)]
         same += [assistant("done", ("a", "f", each)) for each in ('{"y":[1,2],"x":1}', '{"y":[1.0,2e0],"x":1.0}')]
         self.assertEqual(1, len({tail(user("hi"), message) for message in same}))
 
@@ -109,6 +113,7 @@ class TestTurnKeys(unittest.TestCase):
             ("nothing but the last round kept", (U, SAID, U, SAID, U2), WEAK, (SAID, U2), ["near"]),
             ("a result elided before a final answer", (U, *results), SAID, (U, *elided), ["result"]),
             ("everything around a final answer changed", (U, *results), SAID, (s, u9, *elided), ["result"]),
+            ("a second answer after a result", (U, *results, SAID), WEAK, (u9, *elided, SAID), []),
             ("a short id, the same question, another past", (U, SAID, U2), WEAK, (u9, assistant("No."), U2), []),
             ("a short id under another first question", (U,), WEAK, (u9,), []),
         ):
@@ -166,6 +171,46 @@ class TestTurnKeys(unittest.TestCase):
 class TestGrownHistory(unittest.TestCase):
     """The cache of identities does not change them."""
 
+    def test_the_memory_counts_the_calls_that_the_keys_hold(self) -> None:
+        memory, long = new_chat(), f'{{"text":"{"x" * 100_000}"}}'
+        identity.identify(ME, (*CHAT, assistant("", (long, "write", long))), memory=memory).answer_keys(SAID)
+        once = memory.size
+        whole = (*CHAT, assistant("", (long, "write", long)), result("a"))
+        identity.identify(ME, whole, memory=memory).answer_keys(SAID)
+        self.assertTrue(2 * len(long) < once < memory.size < once + 2000, (once, memory.size))
+
+    def test_what_no_turn_depends_on_is_digested_when_it_is_needed(self) -> None:
+        for messages, early in (((U, SAID, U2), [U, SAID]), ((U, U2), [U]), ((U, SAID), [U, SAID])):
+            digested: list[Message] = []
+            digest = identity.digest_message
+
+            def note(message: Message, digested: Any = digested, digest: Any = digest) -> Any:
+                digested.append(message)
+                return digest(message)
+
+            with self.subTest(messages), mock.patch.object(identity, "digest_message", note):
+                found = identity.identify(ME, messages)
+                self.assertEqual(early, digested)
+                self.assertEqual(len(messages), len(found.outlines))
+                self.assertEqual([each.role for each in messages], [each.role for each in found.outlines])
+                # Each once: a question may have pictures of megabytes.
+                self.assertEqual(list(messages), digested)
+
+    def test_another_choice_that_finds_it_while_it_is_stored_gets_the_same(self) -> None:
+        memory, store = new_chat(), Lookup.store
+        choices: list[identity.History] = []
+
+        def identify_again(lookup: Lookup[Any, Any], result: Any, size: int = 0) -> None:
+            store(lookup, result, size)
+            if not choices:
+                choices.append(identity.identify(ME, CHAT, memory=memory))
+
+        first = identity.identify(ME, CHAT, memory=memory)
+        with mock.patch.object(Lookup, "store", identify_again):
+            self.assertEqual(len(CHAT), len(first.outlines))
+        self.assertEqual(_everything(first), _everything(choices[0]))
+        self.assertEqual(_everything(identity.identify(ME, CHAT)), _everything(first))
+
     def test_a_grown_history_is_identified_like_a_new_one(self) -> None:
         rng = random.Random(1)
         for chat in (UNNAMED, ChatName("a chat")):
@@ -191,7 +236,7 @@ def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:
 def _everything(history: identity.History) -> object:
     keys = [each.record_keys() if each is not None else None for each in history.keys]
     answer = history.answer_keys(assistant("yes", (ID, "read", "{}"))).record_keys()
-    return keys, history.outlines, history.blocks, history.conversation, history.chains.exact, answer
+    return keys, history.outlines, history.blocks, history.conversation, answer
 
 
 SHOWN = COLLAPSIBLE.opening + "thought" + COLLAPSIBLE.closing
