@@ -41,6 +41,7 @@ from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker, sort_tools
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, PreparedRequest, prepare
 from deepseek_cursor_proxy.upstream.call_limit import Slot
+from deepseek_cursor_proxy.upstream.client import Call
 from deepseek_cursor_proxy.upstream.response import StreamedResponse, UpstreamResponse
 
 UpstreamEvents = Generator[ParsedEvents, None, None]
@@ -191,7 +192,8 @@ class Attempt:
             self.is_cached = self.response is not None
         if not self.is_cached:
             slot = self._acquire_slot()
-            response = services.upstream_client.send(destination, body, self.credential, client.peer, slot)
+            call = Call(destination, self.credential, body, client.peer)
+            response = services.upstream_client.send(call, slot)
             self.response = response
             if self.has_owner_key:
                 response.hide(self.credential)

@@ -30,9 +30,9 @@ from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.failover import Retries
 from deepseek_cursor_proxy.observers.events import Event
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
+from deepseek_cursor_proxy.upstream import client as upstream_client
 from deepseek_cursor_proxy.upstream.breaker import Breaker
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
-from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.key_pool import KeyPool
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.support.client_requests import ME, client_request
@@ -252,9 +252,9 @@ class World:
 
     def emit(self, event: Event) -> None: ...
 
-    def send(self, destination: Destination, body: bytes, credential: str, peer: Any, slot: Slot | None) -> Any:
+    def send(self, call: upstream_client.Call, slot: Slot | None) -> Any:
         """The call, in the place of UpstreamClient.send."""
-        payload = json.loads(body)
+        destination, credential, payload = call.destination, call.credential, json.loads(call.body)
         has_turn = any(each["role"] == "assistant" for each in payload["messages"])
         has_search = any(tool["type"] != "function" for tool in payload.get("tools", ()))
         parts = [*([] if has_turn else ["transcript"]), *(["search"] if has_search else [])]

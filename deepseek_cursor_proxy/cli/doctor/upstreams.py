@@ -20,7 +20,7 @@ from deepseek_cursor_proxy.deepseek import hosts, model_names, model_resolver
 from deepseek_cursor_proxy.errors import ProxyError, UpstreamFailed, UpstreamTimeout
 from deepseek_cursor_proxy.json_codec import as_list, as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.upstream.client import UpstreamClient
+from deepseek_cursor_proxy.upstream.client import Call, UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination, Origin
 
 # A healthy upstream answers in a fraction of these, and all checks together must take seconds.
@@ -195,7 +195,7 @@ def _ask(client: UpstreamClient, upstream: CheckedUpstream, key: NamedKey) -> Ke
     destination = Destination(f"{upstream.base_url}/models", setting=upstream.setting, method="GET")
     models = None
     try:
-        with closing(client.send_to(destination, b"", key.key, None)) as response:
+        with closing(client.send_to(Call(destination, key.key))) as response:
             if response.status == 200:
                 with contextlib.suppress(ValueError):
                     body = as_object(decode_upstream_json(response.read(_MAX_LIST_BYTES)))
@@ -215,7 +215,7 @@ def _account(client: UpstreamClient, upstream: CheckedUpstream) -> Account | Non
     """The account of the first key; None at another host than DeepSeek, which alone has one."""
     destination = Destination(upstream.base_url + BALANCE_PATH, method="GET")
     with contextlib.suppress(ProxyError, ValueError):
-        with closing(client.send(destination, b"", upstream.keys[0].key, None)) as response:
+        with closing(client.send(Call(destination, upstream.keys[0].key))) as response:
             return read_account(as_object(decode_upstream_json(response.read())))
     return None
 

@@ -25,7 +25,7 @@ from deepseek_cursor_proxy.http1.messages import Headers, HttpReply
 from deepseek_cursor_proxy.json_codec import encode_json
 from deepseek_cursor_proxy.observers.events import End, PassedThrough, Result
 from deepseek_cursor_proxy.redaction import safe_text
-from deepseek_cursor_proxy.upstream.client import raise_for_redirect
+from deepseek_cursor_proxy.upstream.client import Call, raise_for_redirect
 from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 
@@ -75,7 +75,7 @@ def _send(services: Services, client: ClientRequest, api: RelayedApi, key: str, 
     wants_stream = api.last_event is not None and client.body.get("stream") is True
     try:
         slot = services.upstream_client.call_limits.of(setting).acquire(client.peer, report.namespace)
-        response = services.upstream_client.send_to(destination, raw, credential, client.peer, slot)
+        response = services.upstream_client.send_to(Call(destination, credential, raw, client.peer), slot)
         finish = partial(finish, may_cost=response.status < 400)
         # The key is the owner's: the client must not read it in the response.
         response.hide(credential)

@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.json_codec import as_object, decode_upstream_json
 from deepseek_cursor_proxy.redaction import safe_text
 from deepseek_cursor_proxy.storage.database import open_read_only
 from deepseek_cursor_proxy.storage.faults import Unusable
-from deepseek_cursor_proxy.upstream.client import UpstreamClient
+from deepseek_cursor_proxy.upstream.client import Call, UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination
 
 _DEFAULT_DAYS = 30
@@ -182,7 +182,7 @@ def print_balance(options: dict[str, Any]) -> int:
     host = config.upstream_base_url
     destination = Destination(host.rstrip("/") + BALANCE_PATH, method="GET")
     try:
-        with closing(UpstreamClient(config)) as client, closing(client.send(destination, b"", key, None)) as response:
+        with closing(UpstreamClient(config)) as client, closing(client.send(Call(destination, key))) as response:
             account = read_account(as_object(decode_upstream_json(response.read())))
     except (ProxyError, ValueError) as error:
         print(f"deepseek-cursor-proxy: {safe_text(_failure(error, host).replace(key, '***'), 1000)}", file=sys.stderr)

@@ -11,7 +11,7 @@ from unittest import mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import UpstreamDropped, UpstreamFailed, UpstreamRefused
 from deepseek_cursor_proxy.http1 import sse
-from deepseek_cursor_proxy.upstream.client import UpstreamClient
+from deepseek_cursor_proxy.upstream.client import Call, UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import Raw
@@ -34,7 +34,7 @@ class UpstreamTestCase(SocketTestCase):
         return self.enterContext(closing(UpstreamClient(ProxyConfig(**settings))))
 
     def send(self, upstream: UpstreamClient | None = None, body: bytes = BODY) -> UpstreamResponse:
-        answer = (upstream or self.upstream()).send(self.destination, body, "sk-test", None)
+        answer = (upstream or self.upstream()).send(Call(self.destination, "sk-test", body))
         self.addCleanup(answer.close)
         return answer
 
@@ -117,7 +117,7 @@ class TestKeepAlive(UpstreamTestCase):
         self.addCleanup(hung_up.set)
         upstream = self.upstream(f"http://127.0.0.1:{listener.getsockname()[1]}")
         with self.assertRaises(UpstreamRefused) as caught:
-            upstream.send(self.destination, b"x" * 30_000_000, "sk-test", None)
+            upstream.send(Call(self.destination, "sk-test", b"x" * 30_000_000))
         self.assertEqual(413, caught.exception.status)
 
     def test_a_new_connection_without_a_response_is_not_retried_silently(self) -> None:

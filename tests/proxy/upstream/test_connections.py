@@ -17,7 +17,7 @@ from deepseek_cursor_proxy.errors import ClientGone, ProxyError, UpstreamDropped
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.wait import Deadline
 from deepseek_cursor_proxy.upstream import connections
-from deepseek_cursor_proxy.upstream.client import UpstreamClient
+from deepseek_cursor_proxy.upstream.client import Call, UpstreamClient
 from deepseek_cursor_proxy.upstream.connections import (
     Address,
     Connection,
@@ -63,7 +63,7 @@ class ConnectingTestCase(SocketTestCase):
             destination = Destination(f"{url}/chat/completions")
             with (
                 closing(UpstreamClient(config)) as upstream,
-                closing(upstream.send(destination, BODY, SECRET, peer)) as answer,
+                closing(upstream.send(Call(destination, SECRET, BODY, peer))) as answer,
             ):
                 return answer.read()
 
@@ -175,7 +175,7 @@ class TestTls(ConnectingTestCase):
             upstream = self.enterContext(closing(UpstreamClient(ProxyConfig())))
             with self.assertRaises(ProxyError) as caught:
                 destination = Destination(f"https://localhost:{port}/chat/completions")
-                upstream.send(destination, b"x" * 30_000_000, SECRET, None)
+                upstream.send(Call(destination, SECRET, b"x" * 30_000_000))
         self.assertEqual(413, caught.exception.status)
 
     def secured_server(self, serve: Callable[[ssl.SSLSocket], None]) -> int:

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.observers.events import Event
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits
-from deepseek_cursor_proxy.upstream.connections import Destination
+from deepseek_cursor_proxy.upstream.client import Call
 from tests.support.client_requests import client_request
 
 DONE = b"data: [DONE]\n\n"
@@ -68,8 +68,8 @@ class FakeUpstream:
         self.payloads: list[dict[str, Any]] = []
         self.call_limits = CallLimits(lambda model: 100, 0)
 
-    def send(self, destination: Destination, body: bytes, *_: Any) -> FakeResponse:
-        self.payloads.append(json.loads(body))
+    def send(self, call: Call, slot: object) -> FakeResponse:
+        self.payloads.append(json.loads(call.body))
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

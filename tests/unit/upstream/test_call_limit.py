@@ -2,9 +2,11 @@ import unittest
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
-from deepseek_cursor_proxy.errors import ClientGone, QueueFull
+from deepseek_cursor_proxy.errors import ClientGone, QueueFull, UpstreamFailed
 from deepseek_cursor_proxy.upstream import call_limit
 from deepseek_cursor_proxy.upstream.call_limit import CallLimit, CallLimits, Slot
+from deepseek_cursor_proxy.upstream.client import Call, UpstreamClient
+from deepseek_cursor_proxy.upstream.connections import Destination
 from tests.support.polling import wait_until
 from tests.support.threads import in_background
 
@@ -139,6 +141,13 @@ class TestCallLimit(unittest.TestCase):
 
         with mock.patch.object(call_limit, "wait_readable", leave_when_granted), self.assertRaises(ClientGone):
             limit.acquire()
+        self.assertEqual(0, limit.running_calls)
+
+    def test_a_call_that_cannot_be_encoded_gives_its_slot_back(self) -> None:
+        client, limit = UpstreamClient(ProxyConfig()), CallLimit(1, 0.0)
+        for credential in ("two\r\nlines", "\u4e2d"):
+            with self.assertRaises(UpstreamFailed):
+                client.send(Call(Destination("http://localhost/chat"), credential, b"{}"), limit.acquire())
         self.assertEqual(0, limit.running_calls)
 
     def test_every_model_has_a_limit_of_its_own(self) -> None:
