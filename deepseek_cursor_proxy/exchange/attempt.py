@@ -36,11 +36,11 @@ from deepseek_cursor_proxy.exchange.client_request import ClientRequest, Written
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.exchange.upstreams import Target
 from deepseek_cursor_proxy.json_codec import decode_upstream_json
+from deepseek_cursor_proxy.net.wait import Action
 from deepseek_cursor_proxy.observers.events import Restored, Sent
 from deepseek_cursor_proxy.reasoning import server_turns
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker, sort_tools
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, PreparedRequest, prepare
-from deepseek_cursor_proxy.upstream.call_limit import Slot
 from deepseek_cursor_proxy.upstream.client import Call
 from deepseek_cursor_proxy.upstream.response import StreamedResponse, UpstreamResponse
 
@@ -70,8 +70,9 @@ class Attempt:
         self._wanted_api = client.upstream_api
         # Its host has the form that answers have shown; that of the upstream is as the settings have it.
         self.api = self.upstream.api(self._wanted_api, request)
-        if rules.needs_beta(request) and (self.upstream.beta_url is None or self.api.path != CHAT.path):
-            request = rules.without_beta(request)
+        self._is_beta = rules.needs_beta(request)
+        if self._is_beta and (self.upstream.beta_url is None or self.api.path != CHAT.path):
+            request, self._is_beta = rules.without_beta(request), False
         self.request = request
         # Without the feature, chat completions would refuse them.
         if self._has_server_parts and not (services.search_apis and self.upstream.runs_server_tools):
@@ -141,10 +142,14 @@ class Attempt:
             prepared = server_turns.complete(prepared, client.namespace, find, client.memory)
         prepared.check_size(max(rules.MAX_BODY_BYTES, self._services.config.max_request_body_bytes))
         request = use_template_roles(sort_tools(prepared.request), self.api.host, client.memory)
-        self.prepared = prepared = prepared if request is prepared.request else prepared._replace(request=request)
-        number, tracker, refused = client.report.number, self._tracker, self._refused_tools
-        is_second, divergence, has_old_tools = self.was_refused_for_reasoning, tracker.divergence, tracker.has_old_tools
-        client.report.emit(Restored(number, prepared, is_second, self.api, divergence, refused, has_old_tools))
+        self.prepared = prepared if request is prepared.request else prepared._replace(request=request)
+
+    def note(self, prepared: PreparedRequest) -> None:
+        """Emit how the request was prepared, and keep it in mind: a client that leaves now asks again."""
+        client, tracker, refused = self._client, self._tracker, self._refused_tools
+        facts = self.was_refused_for_reasoning, self.api, tracker.divergence, refused, tracker.has_old_tools
+        client.report.emit(Restored(client.report.number, prepared, *facts))
+        client.memory.keep()
 
     @property
     def _has_server_parts(self) -> bool:
@@ -171,10 +176,10 @@ class Attempt:
 
     # The call …
 
-    def send(self) -> None:
+    def send(self, note: Action) -> None:
         """Have the upstream accept the request: one slot, one connection, the head of one response.
 
-        With the response cache there may be an answer already.
+        With the response cache there may be an answer already. `note` runs before the first wait.
         """
         client, services = self._client, self._services
         if self.prepared is None:
@@ -183,16 +188,19 @@ class Attempt:
             self._prepare(prepare(self.request, self._found, strategy, client.memory))
         assert self.prepared is not None
         body = self.api.encode(self.prepared.request, client.memory)
-        # Before the call: a client that leaves during it asks again.
-        client.memory.keep()
-        is_beta = rules.needs_beta(self.request)
-        destination = self.upstream.destination(self.api.path, is_unversioned=self.api.is_unversioned, is_beta=is_beta)
+        api = self.api
+        destination = self.upstream.destination(api.path, is_unversioned=api.is_unversioned, is_beta=self._is_beta)
         if client.cache is not None:
             self.response = client.cache.find(client.namespace, destination.url, body)
             self.is_cached = self.response is not None
         if not self.is_cached:
-            slot = self._acquire_slot()
-            call = Call(destination, self.credential, body, client.peer)
+            limit = services.upstream_client.call_limits.of(self.upstream.limit_name(self.request.model))
+            started = time.monotonic()
+            try:
+                slot = limit.acquire(client.peer, client.namespace, note)
+            finally:
+                self.queue_seconds = (self.queue_seconds or 0.0) + time.monotonic() - started
+            call = Call(destination, self.credential, body, client.peer, note)
             response = services.upstream_client.send(call, slot)
             self.response = response
             if self.has_owner_key:
@@ -202,14 +210,6 @@ class Attempt:
         payload, seconds = partial(self.api.payload, self.prepared.request), time.monotonic() - self._started
         name = self.upstream.name if self.upstream.table is not None else ""
         self._sent = Sent(client.report.number, payload, len(body), seconds, self.retries, name)
-
-    def _acquire_slot(self) -> Slot:
-        limit = self._services.upstream_client.call_limits.of(self.upstream.limit_name(self.request.model))
-        started = time.monotonic()
-        try:
-            return limit.acquire(self._client.peer, self._client.namespace)
-        finally:
-            self.queue_seconds = (self.queue_seconds or 0.0) + time.monotonic() - started
 
     def record_sent(self) -> None:
         """Record the request and emit `Sent`, before the answer ends and the client can send the next. Idempotent.

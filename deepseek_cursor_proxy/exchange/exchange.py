@@ -48,7 +48,7 @@ from deepseek_cursor_proxy.reasoning import echoes, server_turns
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker, PromptTokens, sort_tools
 from deepseek_cursor_proxy.reasoning.echoes import find_turns
 from deepseek_cursor_proxy.reasoning.identity import details_key
-from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
+from deepseek_cursor_proxy.reasoning.restore import FoundTurns, PreparedRequest, prepare
 from deepseek_cursor_proxy.redaction import SHORTEST_SECRET, hide_secret
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 
@@ -64,8 +64,7 @@ class Exchange:
             exchange._failover.check_key()
             exchange._send()
         except BaseException as error:
-            exchange._fail(error)
-            exchange.close()
+            exchange.fail(error)
             raise
         return exchange
 
@@ -99,12 +98,13 @@ class Exchange:
         self._logprobs = client.logprobs if request.params.get("logprobs") else None
         # The usage of an empty turn after which the request was sent again.
         self._discarded: Mapping[str, Any] | None = None
-        self._begin_answer()
         # Unless the answer is completed or fails.
         self._end = CLIENT_LEFT
         # Of a call that was sent, but not accepted by the time its client left.
         self._connect_seconds: float | None = None
-        report.emit(Received(report.number, request, client.body, report.body_bytes, report.key, self.progress))
+        # Whether the request was noted, and the form of it that was noted last.
+        self._is_noted = False
+        self._noted: PreparedRequest | None = None
 
     def _find(self, client: ClientRequest) -> tuple[FoundTurns, ChatTracker]:
         """The turns of the request that are stored, and the request in its chat."""
@@ -121,12 +121,30 @@ class Exchange:
         """
         while True:
             try:
-                self._attempt.send()
+                self._attempt.send(self._note)
+                self._note()
                 break
             except CALL_ERRORS as error:
+                self._note()
                 self._attempt = self._failover.next_attempt(self._attempt, error)
         if not self._attempt.is_cached:
             self._failover.record_acceptance()
+
+    def _note(self) -> None:
+        """Emit what was done for the request so far. Idempotent.
+
+        An exchange first sends its request; what it did is emitted while DeepSeek thinks, or before any other wait.
+        """
+        if not self._is_noted:
+            self._is_noted = True
+            self._begin_answer()
+            client, report, request = self._client, self._report, self._attempt.request
+            self._tracker.compare()
+            report.emit(Received(report.number, request, client.body, report.body_bytes, report.key, self.progress))
+        prepared = self._attempt.prepared
+        if prepared is not None and prepared is not self._noted:
+            self._noted = prepared
+            self._attempt.note(prepared)
 
     def deltas(self) -> Batches:
         """The answer as it arrives, up to its finish_reason; otherwise raises the ProxyError."""
@@ -258,7 +276,7 @@ class Exchange:
             return Output.DELTAS
         return Output.HEARTBEATS if self._has_output and self._is_streamed else Output.NOTHING
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """End the exchange because its consumer failed: the answer could not be written for the client."""
         if not self.is_closed:
             self._fail(error)
@@ -284,6 +302,7 @@ class Exchange:
         attempt, is_complete = self._attempt, self._end is COMPLETED
         is_cached = attempt.is_cached
         try:
+            self._note()
             # The user pressed Stop, or the stream broke: the reasoning so far is worth keeping.
             if attempt.response is not None:
                 self._recorder.record_rest(attempt)

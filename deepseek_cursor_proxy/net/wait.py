@@ -30,6 +30,13 @@ _CLIENT_LEAVES = getattr(select, "POLLRDHUP", 0x2000 if sys.platform == "linux" 
 _CAN_POLL = hasattr(select, "poll")
 
 
+# What a call has to do before its first wait, such as noting that it was made.
+Action = Callable[[], None]
+
+
+def no_action() -> None: ...
+
+
 class HasFileno(Protocol):
     """A socket or a Wakeup."""
 

@@ -280,25 +280,34 @@ class ChatTracker:
 
     def __init__(self, request: ChatRequest, history: History, chats: Chats, api: UpstreamApi = CHAT) -> None:
         self._request = request
+        self._history = history
         self._api = api
         self._chats = chats
         self._chat = history.conversation
-        self._outline = outline(request, history)
-        self._last = last = chats.find(self._chat, self._outline)
+        self._outline: RequestOutline | None = None
+        self._last: LastRequest | None = None
         self._own: LastRequest | None = None
         # Whether the tools are those of the last request, restored.
         self.has_old_tools = False
-        self.divergence = diagnose(last.outline, self._outline) if last is not None else None
+        self.divergence: str | None = None
+
+    def compare(self) -> RequestOutline:
+        """Find the last request of the chat, and where this one diverges from it; before anything is recorded."""
+        if self._outline is None:
+            self._outline = now = outline(self._request, self._history)
+            self._last = last = self._chats.find(self._chat, now)
+            self.divergence = diagnose(last.outline, now) if last is not None else None
+        return self._outline
 
     @property
     def left_out(self) -> ChatTools | None:
         """The tools of the last request, if leaving out all of them is what this one changes of its prompt."""
-        now, last = self._outline, self._last
-        # With only the first question in common it may as well be another chat.
-        if now.tools or last is None or last.outline.is_opening:
+        request, known = self._request, self._chats.tools.get(self._chat)
+        if known is None or request.tools or request.server_tools:
             return None
-        known = self._chats.tools.get(self._chat)
-        if known is None or known.digests != last.outline.tools:
+        now, last = self.compare(), self._last
+        # With only the first question in common it may as well be another chat.
+        if last is None or last.outline.is_opening or known.digests != last.outline.tools:
             return None
         return known if diagnose(last.outline, now._replace(tools=last.outline.tools)) is None else None
 
@@ -309,8 +318,9 @@ class ChatTracker:
 
     def record(self) -> None:
         """Record that DeepSeek accepted it, before the client sees the end of the answer and sends the next one."""
-        self._own = self._chats.record(self._chat, self._last, self._outline)
-        request, digests, tools = self._request, self._outline.tools, self._chats.tools
+        now = self.compare()
+        self._own = self._chats.record(self._chat, self._last, now)
+        request, digests, tools = self._request, now.tools, self._chats.tools
         if digests and ((known := tools.get(self._chat)) is None or known.digests != digests):
             new = ChatTools(digests, request.tools, request.server_tools, request.sent_names, self._api)
             tools.put(self._chat, new)

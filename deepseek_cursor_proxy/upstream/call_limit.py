@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from deepseek_cursor_proxy.deepseek.model_names import model_for_limit
 from deepseek_cursor_proxy.errors import QueueFull
 from deepseek_cursor_proxy.http1.messages import Peer
-from deepseek_cursor_proxy.net.wait import Wakeup, wait_readable
+from deepseek_cursor_proxy.net.wait import Action, Wakeup, no_action, wait_readable
 
 # Clients may name any model at some hosts: beyond so many, unused limits are forgotten.
 _MOST_LIMITS = 64
@@ -66,13 +66,14 @@ class CallLimit:
         """Whether a call of this caller would not have to wait."""
         return _is_fair(self._limit - self.running_calls, self._held.get(caller, 0))
 
-    def acquire(self, peer: Peer | None = None, caller: bytes = b"") -> Slot:
+    def acquire(self, peer: Peer | None = None, caller: bytes = b"", before_wait: Action = no_action) -> Slot:
         """Wait for a slot; QueueFull if that takes too long. Raises as `net.wait.pause` when the peer leaves."""
         with self._lock:
             # It overtakes no waiting call: callers of these have no room.
             if is_granted := self.has_room(caller):
                 self._count(caller, 1)
         if not is_granted:
+            before_wait()
             self._wait(peer, caller)
         return Slot(self, caller)
 

@@ -26,6 +26,7 @@ from deepseek_cursor_proxy.errors import (
 )
 from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
+from deepseek_cursor_proxy.net.wait import Action, no_action
 from deepseek_cursor_proxy.upstream.call_limit import CallLimits, Slot
 from deepseek_cursor_proxy.upstream.connections import (
     Connection,
@@ -40,12 +41,16 @@ from deepseek_cursor_proxy.upstream.response import ClosedBeforeResponse, Upstre
 
 
 class Call(NamedTuple):
-    """A body for a destination, and the client to watch meanwhile."""
+    """A body for a destination, and the client to watch meanwhile.
+
+    `before_wait` runs before every wait, usually once: when the request has been sent.
+    """
 
     destination: Destination
     credential: str
     body: bytes = b""
     peer: Peer | None = None
+    before_wait: Action = no_action
 
 
 class UpstreamClient:
@@ -149,14 +154,14 @@ class _PoolHandler(urllib.request.BaseHandler):
         """Raises OSError, ValueError or ClientGone, with nothing left open."""
         call = request.call
         origin, peer = call.destination.origin, call.peer
-        connection = self._pool.take(origin, peer)
+        connection = self._pool.take(origin, peer, call.before_wait)
         try:
             return self._call(request, connection)
         except ConnectionError:
             if not connection.is_reused:
                 raise
             # It died while it was idle, which is no failure of DeepSeek.
-            return self._call(request, self._pool.take(origin, peer, is_new=True))
+            return self._call(request, self._pool.take(origin, peer, call.before_wait, is_new=True))
 
     def _call(self, request: _PooledRequest, connection: Connection) -> UpstreamResponse:
         """Send the request and read the head of the response."""
@@ -164,7 +169,8 @@ class _PoolHandler(urllib.request.BaseHandler):
         head = b"%bContent-Length: %d\r\n\r\n" % (request.head, len(call.body))
         try:
             # Both together for no longer than that: DeepSeek may think for minutes.
-            connection.send(head + call.body, self._config.write_timeout, call.peer)
+            connection.send(head + call.body, self._config.write_timeout, call.peer, call.before_wait)
+            call.before_wait()
             answer = UpstreamResponse(connection, self._pool, self._config, call.peer, call.destination)
             try:
                 answer.read_head()

@@ -27,10 +27,12 @@ from deepseek_cursor_proxy.http1 import heads
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.threads import start_thread
 from deepseek_cursor_proxy.net.wait import (
+    Action,
     Deadline,
     Readiness,
     ReadWaiter,
     Wakeup,
+    no_action,
     wait_either,
     wait_readable,
     wait_writable,
@@ -94,7 +96,7 @@ class Connection:
         self._early: bytes | None = None
         self._waiter = self._idle_waiter = ReadWaiter(sock)
 
-    def send(self, data: bytes, stall_timeout: float, peer: Peer | None = None) -> None:
+    def send(self, data: bytes, stall_timeout: float, peer: Peer | None, before_wait: Action = no_action) -> None:
         """Send everything, unless the server answers first; TimeoutError after a stall. Raises as `net.wait.pause`."""
         view = memoryview(data)
         deadline: Deadline | None = None
@@ -103,6 +105,7 @@ class Connection:
                 view = view[self._sock.send(view) :]
                 deadline = None
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                before_wait()
                 deadline = deadline or Deadline.after(stall_timeout)
                 readiness = wait_either(self._sock, deadline.left, peer)
                 if readiness is Readiness.NONE:
@@ -178,13 +181,14 @@ class ConnectionPool:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
 
-    def take(self, origin: Origin, peer: Peer | None = None, *, is_new: bool = False) -> Connection:
+    def take(self, origin: Origin, peer: Peer | None, before_wait: Action, *, is_new: bool = False) -> Connection:
         """A live connection to the origin, pooled or new; raises as `connect`."""
         while not is_new and (idle := self._take_idle(origin)):
             if not idle.is_stale:
                 idle.is_reused = True
                 return idle
             idle.close()
+        before_wait()
         started = time.monotonic()
         connection = self._connect(origin, peer)
         connection.connect_seconds = time.monotonic() - started

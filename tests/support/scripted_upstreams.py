@@ -194,7 +194,7 @@ class _Limits:
     def has_room(self, caller: bytes) -> bool:
         return True
 
-    def acquire(self, peer: object, caller: bytes) -> Slot:
+    def acquire(self, peer: object, caller: bytes, before_wait: object) -> Slot:
         if self._world.faults[:1] == ["queue full"]:
             raise FAULTS[self._world.faults.pop(0)]()
         return self._limits.of(MODEL).acquire()

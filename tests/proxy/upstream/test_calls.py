@@ -16,8 +16,10 @@ from deepseek_cursor_proxy.upstream.connections import Destination
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import Raw
 from tests.support.harness import PATIENCE, SocketTestCase
+from tests.support.polling import wait_until
 from tests.support.raw_upstream import KEEP, RawUpstream, ScriptedReply
 from tests.support.threads import in_background
+from tests.support.traced_memory import traced_memory
 
 BODY = json.dumps({"model": "deepseek-v4-pro", "messages": [{"role": "user", "content": "hi"}]}).encode()
 STREAMED = json.dumps({**json.loads(BODY), "stream": True}).encode()
@@ -47,6 +49,40 @@ class TestKeepAlive(UpstreamTestCase):
             answer.read()
             answer.close()
         self.assertEqual(1, self.fake.connections)
+
+    def test_before_waits_for_a_connection_and_for_an_answer_there_is_something_to_do(self) -> None:
+        upstream, waits = self.upstream(), []
+        for expected, arrived in ((["connection", "answer"], 0), (["answer"], 2)):
+
+            def before_wait(arrived: int = arrived) -> None:
+                waits.append(1)
+                # If the second request were not sent yet, it would never arrive.
+                wait_until(lambda: len(self.fake.seen) >= arrived)
+
+            waits.clear()
+            with closing(upstream.send(Call(self.destination, "sk-test", BODY, None, before_wait))) as answer:
+                answer.read()
+            self.assertEqual(len(expected), len(waits))
+
+    def test_a_body_that_was_sent_is_not_held_twice_while_deepseek_thinks(self) -> None:
+        listener, body = self.enterContext(socket.create_server(("127.0.0.1", 0))), bytes(8_000_000)
+        buffer = bytearray(2**16)
+
+        def read() -> None:
+            with listener.accept()[0] as sock:
+                while sock.recv_into(buffer):
+                    pass
+
+        def wait() -> None:
+            held.append(memory.held())
+            raise ConnectionResetError
+
+        in_background(self, read)
+        upstream, held = self.upstream(f"http://127.0.0.1:{listener.getsockname()[1]}"), list[int]()
+        with traced_memory() as memory, mock.patch.object(UpstreamResponse, "read_head", side_effect=wait):
+            with self.assertRaises(UpstreamDropped):
+                self.send(upstream, body)
+        self.assertLess(held[0], len(body) / 8)
 
     def test_a_stream_whose_last_event_was_seen_leaves_its_connection_for_the_next_call(self) -> None:
         upstream = self.upstream()

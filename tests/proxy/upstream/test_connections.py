@@ -162,7 +162,7 @@ class TestTls(ConnectingTestCase):
             connection = Connector(ProxyConfig(), {}).open(Origin("https", "localhost", port))
             self.addCleanup(connection.close)
             with self.assertRaises(TimeoutError):
-                connection.send(b"x" * 30_000_000, 0.1)
+                connection.send(b"x" * 30_000_000, 0.1, None)
         self.assertLess(len(waits), 1000)
 
     def test_an_answer_before_the_request_is_sent_is_read_inside_tls_too(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.errors import ClientGone
-from deepseek_cursor_proxy.net.wait import wait_readable
+from deepseek_cursor_proxy.net.wait import no_action, wait_readable
 from deepseek_cursor_proxy.upstream import connections
 from deepseek_cursor_proxy.upstream.connections import Connection, ConnectionPool, Connector, Origin
 from tests.unit.net.test_wait import Client
@@ -25,7 +25,7 @@ class PoolTestCase(unittest.TestCase):
         self.addCleanup(self.pool.close)
 
     def take(self, *, is_new: bool = False) -> Connection:
-        taken = self.pool.take(self.origin, is_new=is_new)
+        taken = self.pool.take(self.origin, None, no_action, is_new=is_new)
         self.addCleanup(taken.close)
         return taken
 
@@ -50,7 +50,7 @@ class TestPool(PoolTestCase):
     def test_another_origin_gets_a_connection_of_its_own(self) -> None:
         other_listener = self.enterContext(socket.create_server(("127.0.0.1", 0)))
         first = self.kept()
-        other = self.pool.take(Origin("http", *other_listener.getsockname()))
+        other = self.pool.take(Origin("http", *other_listener.getsockname()), None, no_action)
         self.addCleanup(other.close)
         self.assertIsNot(first, other)
 
@@ -104,7 +104,7 @@ class TestReceiving(PoolTestCase):
     def test_a_response_is_read_although_its_server_closed_before_it_had_read_the_request(self) -> None:
         connection = self.take()
         with self.accept() as other:
-            connection.send(b"the beginning of a request", SOON)
+            connection.send(b"the beginning of a request", SOON, None)
             # Unread bytes turn its close into a reset.
             wait_readable(other, SOON, None)
             other.sendall(b"too large")
@@ -112,14 +112,20 @@ class TestReceiving(PoolTestCase):
         for _ in range(2):
             # The first write may still be taken; one of them meets the reset.
             if not connection.has_unsent_bytes:
-                connection.send(b"more of it", SOON)
+                connection.send(b"more of it", SOON, None)
         self.assertTrue(connection.has_unsent_bytes)
         self.assertEqual(b"too large", connection.receive(time.monotonic() + SOON, None))
+
+    def test_before_it_waits_for_room_there_is_something_to_do(self) -> None:
+        connection, done = self.take(), []
+        with self.assertRaises(TimeoutError):
+            connection.send(b"x" * 30_000_000, 0.01, None, lambda: done.append("waits"))
+        self.assertEqual("waits", done[0])
 
     def test_receive_distinguishes_data_the_end_and_the_deadline(self) -> None:
         connection = self.take()
         other = self.accept()
-        connection.send(b"hello", SOON)
+        connection.send(b"hello", SOON, None)
         self.assertEqual(b"hello", other.recv(10))
         self.assertIsNone(connection.receive(time.monotonic() + 0.01, None))
         other.sendall(b"world")
@@ -131,7 +137,7 @@ class TestReceiving(PoolTestCase):
         for leave in (socket.socket.close, lambda sock: sock.shutdown(socket.SHUT_WR)):
             ours, theirs = map(self.enterContext, socket.socketpair())
             connection = self.take(is_new=True)
-            connection.send(b"x", SOON)
+            connection.send(b"x", SOON, None)
             threading.Timer(0.05, leave, (theirs,)).start()
             with self.assertRaises(ClientGone):
                 connection.receive(time.monotonic() + SOON, Client(ours))
@@ -140,7 +146,7 @@ class TestReceiving(PoolTestCase):
         ours, theirs = map(self.enterContext, socket.socketpair())
         theirs.sendall(b"the next request")
         connection = self.take()
-        connection.send(b"x", SOON)
+        connection.send(b"x", SOON, None)
         self.accept().sendall(b"answer")
         self.assertEqual(b"answer", connection.receive(time.monotonic() + SOON, Client(ours)))
         self.assertIsNone(connection.receive(time.monotonic() + 0.01, Client(ours)))

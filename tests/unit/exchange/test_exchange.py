@@ -5,9 +5,11 @@ from unittest import mock
 
 from deepseek_cursor_proxy.conversation import Batch, Delta, Heartbeat
 from deepseek_cursor_proxy.deepseek.usage import TokenLogprobs
-from deepseek_cursor_proxy.errors import BadRequest, UpstreamDropped, UpstreamRefused
+from deepseek_cursor_proxy.errors import BadRequest, MissingReasoning, UpstreamDropped, UpstreamRefused
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.observers.events import CLIENT_LEFT, Finished
+from deepseek_cursor_proxy.reasoning.chats import ChatTracker
+from deepseek_cursor_proxy.upstream.client import Call
 from tests.unit.exchange.fakes import DONE, ExchangeTestCase, FakeResponse, event
 
 THOUGHT = event(reasoning_content="Hm.")
@@ -38,8 +40,47 @@ class TestExchange(ExchangeTestCase):
         end = self.finished().end
         self.assertEqual(("completed", 200, "stop"), (end.message, end.status, self.finished().finish_reason))
         self.assertEqual(["end_soon", "complete"], response.notes[-2:])
-        names = [type(each).__name__ for each in self.events]
-        self.assertEqual(["Received", "Restored", "Sent", "Finished"], names)
+        self.assertEqual(["Received", "Restored", "Sent", "Finished"], self.names())
+
+    def names(self) -> list[str]:
+        return [type(each).__name__ for each in self.events]
+
+    def test_a_request_is_noted_after_it_was_sent_and_before_its_answer(self) -> None:
+        services = self.services(FakeResponse(*ANSWER))
+        send, seen = self.upstream.send, []
+
+        def send_and_wait(call: Call, slot: object) -> FakeResponse:
+            seen.append(self.names())
+            for _ in range(2):
+                call.before_wait()
+                seen.append(self.names())
+            return send(call, slot)
+
+        with mock.patch.object(self.upstream, "send", send_and_wait):
+            self.read(Exchange.open(self.request(services), services))
+        self.assertEqual([[], *[["Received", "Restored"]] * 2], seen)
+
+    def test_a_call_that_failed_before_it_was_sent_is_noted_before_its_end(self) -> None:
+        with self.assertRaises(UpstreamDropped):
+            self.open(UpstreamDropped("no connection"))
+        self.assertEqual(["Received", "Restored", "Finished"], self.names())
+        self.events.clear()
+        self.open(UpstreamDropped("no connection"), FakeResponse(*ANSWER), retry_budget=60).close()
+        self.assertEqual(["Received", "Restored", "Sent", "Finished"], self.names())
+
+    def test_a_request_that_cannot_be_prepared_is_noted_before_its_end(self) -> None:
+        services = self.services(missing_reasoning_strategy="reject")
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        lost = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        lost.append({"role": "tool", "tool_call_id": "c", "content": "1"})
+        with self.assertRaises(MissingReasoning):
+            Exchange.open(self.request(services, messages=lost), services)
+        self.assertEqual(["Received", "Finished"], self.names())
+        # Not even a bug hides its end.
+        self.events.clear()
+        with mock.patch.object(ChatTracker, "compare", side_effect=KeyError), self.assertRaises(KeyError):
+            Exchange.open(self.request(services, messages=lost), services)
+        self.assertEqual(["Finished"], self.names())
 
     def test_a_turn_is_stored_before_the_batch_that_completes_it_is_handed_on(self) -> None:
         seen = []

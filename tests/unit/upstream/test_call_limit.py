@@ -31,6 +31,13 @@ class TestCallLimit(unittest.TestCase):
         second.release()
         self.assertEqual(1, limit.running_calls)
 
+    def test_only_a_call_that_waits_has_something_to_do_before(self) -> None:
+        limit, done = CallLimit(1, 0.01), []
+        limit.acquire(before_wait=lambda: done.append("first"))
+        with self.assertRaises(QueueFull):
+            limit.acquire(before_wait=lambda: done.append("second"))
+        self.assertEqual(["second"], done)
+
     def test_a_slot_released_twice_frees_one_slot(self) -> None:
         limit = CallLimit(2, 0.01)
         first, second = limit.acquire(), limit.acquire()
