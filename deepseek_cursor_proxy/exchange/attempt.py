@@ -89,17 +89,13 @@ class Attempt:
         self.is_cached = False
         # Seconds the calls of the request waited for slots; None before the first.
         self.queue_seconds: float | None = None
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         # The calls that were made again before this one.
         self.retries = 0
         # The event of the accepted call, until it is emitted.
         self._sent: Sent | None = None
         # Converts calls that the model writes as text, once the answer is read.
         self.written_calls: WrittenCalls | None = None
-
-    def follow(self, failed: "Attempt") -> None:
-        """Take over the times of the request."""
-        self.queue_seconds, self._started = failed.queue_seconds, failed._started
 
     # The form of the request …
 
@@ -207,7 +203,7 @@ class Attempt:
                 response.hide(self.credential)
             if self.request.stream:
                 response.raise_unless_stream()
-        payload, seconds = partial(self.api.payload, self.prepared.request), time.monotonic() - self._started
+        payload, seconds = partial(self.api.payload, self.prepared.request), time.monotonic() - self.started
         name = self.upstream.name if self.upstream.table is not None else ""
         self._sent = Sent(client.report.number, payload, len(body), seconds, self.retries, name)
 

@@ -62,7 +62,7 @@ from deepseek_cursor_proxy.errors import (
 from deepseek_cursor_proxy.exchange.attempt import Attempt
 from deepseek_cursor_proxy.exchange.client_request import ClientRequest
 from deepseek_cursor_proxy.exchange.services import Services
-from deepseek_cursor_proxy.exchange.upstreams import ChatRoute, Target, find_targets
+from deepseek_cursor_proxy.exchange.upstreams import ChatRoute, RoutedChat, Target, find_targets
 from deepseek_cursor_proxy.net.wait import pause
 from deepseek_cursor_proxy.observers.events import Rerouted, UpstreamChanged
 from deepseek_cursor_proxy.reasoning.chats import ChatTracker
@@ -203,29 +203,23 @@ def final_refusal(error: ProxyError) -> ProxyError:
     )
 
 
-class TemporaryFailure(NamedTuple):
-    """A failure after which the same call may succeed in a moment."""
-
-    # One of RETRY_REASONS.
-    reason: str
-    # The seconds of the upstream's Retry-After.
-    retry_after: int
-
-
-def temporary_failure(error: ProxyError) -> TemporaryFailure | None:
-    """The error as a temporary failure; None if it is permanent."""
-    if isinstance(error, UpstreamDropped):
-        return TemporaryFailure("dropped", error.retry_after or 0)
-    if isinstance(error, UpstreamRefused) and error.status in _TEMPORARY:
-        return TemporaryFailure(f"http_{error.status}", error.retry_after or 0)
-    return None
-
-
 class Pause(NamedTuple):
     """The seconds before a retry, and the reason for it, one of RETRY_REASONS."""
 
     seconds: float
     reason: str
+
+
+def pause_wanted(error: ProxyError) -> Pause | None:
+    """The pause that the upstream wants, after which the same call may succeed; None if the failure is permanent.
+
+    This is kept for a later round, and not the error, whose traceback holds the request and its body.
+    """
+    if isinstance(error, UpstreamDropped):
+        return Pause(error.retry_after or 0, "dropped")
+    if isinstance(error, UpstreamRefused) and error.status in _TEMPORARY:
+        return Pause(error.retry_after or 0, f"http_{error.status}")
+    return None
 
 
 class Retries:
@@ -245,15 +239,15 @@ class Retries:
         self._uniform = uniform
         self._deadline = now() + budget
 
-    def pause_after(self, failure: TemporaryFailure | None) -> Pause | None:
+    def pause_after(self, wanted: Pause | None) -> Pause | None:
         """The pause before the next call; None if the failure is permanent, or the budget has no room for it."""
-        if failure is None:
+        if wanted is None:
             return None
         seconds = _FIRST_PAUSE_SECONDS * 2 ** min(len(self.reasons), 16)
         seconds = min(seconds, _LONGEST_PAUSE_SECONDS) * (1 - self._uniform(*_JITTER))
         # When DeepSeek asks for a longer wait than the budget, the client gets the error at once and can decide.
-        seconds = max(seconds, failure.retry_after)
-        return Pause(seconds, failure.reason) if self._now() + seconds <= self._deadline else None
+        seconds = max(seconds, wanted.seconds)
+        return Pause(seconds, wanted.reason) if self._now() + seconds <= self._deadline else None
 
     def wait(self, pause: Pause) -> None:
         """Wait, then count the retry that follows."""
@@ -270,19 +264,26 @@ class Failover:
         self._found = found
         self._tracker = tracker
         self._services = services
-        # Without tables [upstreams] there is one upstream, that of the settings, and no chat that needs a route.
-        targets, self._routed = find_targets(client, found.history.conversation, services.upstreams)
-        self._route = services.upstreams.route(self._routed.digest) if self._routed is not None else None
         self.retries = Retries(services.config.retry_budget, lambda seconds: pause(seconds, client.peer))
         # Those that were not asked yet in this round, in their order.
-        self._untried = [target for target in targets if target.upstream.has_keys]
-        # The upstreams that may succeed after a pause, each with its failure.
-        self._waiting: list[tuple[Target, TemporaryFailure]] = []
+        self._untried: list[Target] = []
+        # The upstreams that may succeed after a pause, each with the pause that it wants.
+        self._waiting: list[tuple[Target, Pause]] = []
         # Why each upstream failed, by its name; the last failure comes last.
         self._failures: dict[str, str] = {}
         # Names of the upstreams this request moved away from.
         self.rerouted: list[str] = []
-        self._use(self._untried.pop(0) if self._untried else targets[0])
+        # The chat and where it was answered last, with tables [upstreams].
+        self._routed: RoutedChat | None = None
+        self._route: ChatRoute | None = None
+        upstreams = services.upstreams
+        if upstreams.only is not None:
+            self._use(Target(upstreams.only, client.chat.model))
+        else:
+            targets, self._routed = find_targets(client, found.history.conversation, upstreams)
+            self._route = upstreams.route(self._routed.digest)
+            self._untried = [target for target in targets if target.upstream.has_keys]
+            self._use(self._untried.pop(0) if self._untried else targets[0])
 
     def new_attempt(self) -> Attempt:
         """An attempt at the current upstream with the current key."""
@@ -305,12 +306,12 @@ class Failover:
         failed.close()
         if in_answer:
             name_upstream(error, self._target.upstream.name)
-        failure, has_tables = temporary_failure(error), self._routed is not None
+        wanted, has_tables = pause_wanted(error), self._routed is not None
         cause = cause_of(error, self._target.model, is_leased_key=self._target.lease is not None)
-        waiting = [*self._waiting, *([(self._target, failure)] if failure is not None else [])]
+        waiting = [*self._waiting, *([(self._target, wanted)] if wanted is not None else [])]
         # With tables a pause begins a round, when the first of the upstreams may have recovered.
-        waiting.sort(key=lambda each: each[1].retry_after)
-        next_pause = self.retries.pause_after(failure if not has_tables else waiting[0][1] if waiting else None)
+        waiting.sort(key=lambda each: each[1].seconds)
+        next_pause = self.retries.pause_after(wanted if not has_tables else waiting[0][1] if waiting else None)
         facts = Facts(
             output=output,
             was_refused_for_reasoning=failed.was_refused_for_reasoning,
@@ -383,7 +384,7 @@ class Failover:
         before = self._target.upstream.name
         self._use(target)
         attempt = self.new_attempt()
-        attempt.follow(failed)
+        attempt.queue_seconds, attempt.started = failed.queue_seconds, failed.started
         if (name := target.upstream.name) != before:
             self.rerouted.append(before)
             report = self._client.report
@@ -418,7 +419,7 @@ class Failover:
             lease = upstream.keys.take(self._routed.kind(target.model), digest)
         if upstream.breaker is not None and upstream.has_keys:
             upstream.breaker.begin_call()
-        self._target = target._replace(lease=lease)
+        self._target = target if target.lease is lease else target._replace(lease=lease)
         # Whether the upstream has accepted the call.
         self._is_accepted = False
 

@@ -58,6 +58,7 @@ _MOST_CHATS = 4096
 # The forms of reasoning that are fields of an answer: what an upstream says, and no text of a model.
 _FIELDS = (ReasoningForm.CONTENT, ReasoningForm.REASONING, ReasoningForm.DETAILS)
 _FIELD_NAMES = tuple(form.value for form in _FIELDS)
+_CONTENT = ReasoningForm.CONTENT.value
 
 
 @dataclass(eq=False)
@@ -129,20 +130,18 @@ class Upstream:
     def chat_api(self) -> UpstreamApi:
         """Its chat completions API, in the form that its answers have shown."""
         known = self.forms.get(self.base_url) if self.host.is_learning else None
-        return self._apis.get(known, self._default_api)
+        return self._apis.get(known) or self._apis[None]
 
     @property
     def strict_chat_api(self) -> UpstreamApi:
         """The same in DeepSeek's own form, if the host is not known to have another."""
-        return self._apis[ReasoningForm.CONTENT.value] if self.host.is_learning else self._default_api
-
-    @cached_property
-    def _default_api(self) -> UpstreamApi:
-        return chat_api_for(self.host)
+        return self._apis[_CONTENT if self.host.is_learning else None]
 
     @cached_property
     def _apis(self) -> Mapping[str | None, UpstreamApi]:
-        return {form.value: chat_api_for(_with_form(self.host, form)) for form in ReasoningForm}
+        """By the form that its answers have shown; None: that of the host."""
+        apis: dict[str | None, UpstreamApi] = {None: chat_api_for(self.host)}
+        return apis | {form.value: chat_api_for(_with_form(self.host, form)) for form in ReasoningForm}
 
     @property
     def runs_server_tools(self) -> bool:
@@ -168,7 +167,7 @@ class Upstream:
             self._learn(ReasoningForm.CONTENT, is_sure=True)
         known, is_confirmed = self.forms.get(self.base_url), self.forms.is_confirmed(self.base_url)
         # Most answers teach nothing: they are as the last one was.
-        if known == ReasoningForm.CONTENT.value and is_confirmed and not reply.other_reasoning_names:
+        if known == _CONTENT and is_confirmed and not reply.other_reasoning_names:
             return
         if (form := _form_of(reply, has_thinking)) in _FIELDS:
             self._learn(form, is_sure=known not in _FIELD_NAMES or not is_confirmed)
@@ -386,17 +385,15 @@ def _keys(name: str, table: UpstreamTable, environment: Mapping[str, str], *, ha
 
 
 class FoundTargets(NamedTuple):
-    """The upstreams that a request may be sent to, in their order; the chat, where there are several."""
+    """The upstreams that a chat may be sent to, in their order."""
 
     targets: list[Target]
-    chat: RoutedChat | None
+    chat: RoutedChat
 
 
 def find_targets(client: ClientRequest, conversation: bytes, upstreams: Upstreams) -> FoundTargets:
-    """The upstreams for a request of this chat; raises a ProxyError if none can serve it."""
+    """The upstreams of the tables for a request of this chat; raises a ProxyError if none can serve it."""
     chat = client.chat
-    if upstreams.only is not None:
-        return FoundTargets([Target(upstreams.only, chat.model)], None)
     # Imported late: without tables nothing here needs OpenSSL.
     import hashlib
 

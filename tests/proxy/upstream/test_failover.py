@@ -1,6 +1,7 @@
 """Several upstreams: one that fails is followed by the next, as long as the client has nothing of an answer."""
 
 import contextlib
+import gc
 import json
 import threading
 import time
@@ -10,11 +11,13 @@ from typing import Any
 from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
+from deepseek_cursor_proxy.conversation import ChatRequest
 from deepseek_cursor_proxy.features.traces.trace import explain
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Step
 from tests.support.harness import PATIENCE, chat_body, read_reply, read_until, request_bytes
 from tests.support.histories import TOOLS, tool_calls
+from tests.support.polling import wait_until
 from tests.support.upstreams import CHAT, CONSOLE, MESSAGES, RESPONSES, UpstreamsTestCase, failing, question
 from tests.support.width import width
 
@@ -87,6 +90,17 @@ class TestFailures(UpstreamsTestCase):
                         reply = self.ask(proxy, stream=stream)
                     self.assertEqual((moves, moves), (reply.status == 200, HELLO.encode() in reply.body))
                     self.assertEqual([1, int(moves)], self.counts(main, self.spare))
+
+    def test_a_request_that_moved_is_forgotten_without_the_garbage_collector(self) -> None:
+        """An error that was kept for a later round has a traceback, which held the request and its body."""
+        self.spare.answer("There.")
+        proxy = self.behind(self.tables(self.enterContext(failing(503))))
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        self.assertEqual(200, self.ask(proxy, "Forget this.").status)
+        kept = lambda each: isinstance(each, ChatRequest) and "Forget this." in str(each.messages)  # noqa: E731
+        wait_until(lambda: not any(map(kept, gc.get_objects())))
 
     def test_an_answer_that_has_begun_is_never_begun_again(self) -> None:
         self.main.answer(Answer(reasoning="Hm.", content="One two three", piece=3, cut_after=3))

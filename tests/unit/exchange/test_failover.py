@@ -13,7 +13,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from deepseek_cursor_proxy.exchange.failover import Cause, Retries, cause_of, final_refusal, temporary_failure
+from deepseek_cursor_proxy.exchange.failover import Cause, Retries, cause_of, final_refusal, pause_wanted
 
 UNKNOWN_MODELS = (
     "Model Not Exist",
@@ -90,8 +90,7 @@ def busy(status: int, retry_after: int | None = None) -> UpstreamRefused:
 
 def wait(retries: Retries, error: ProxyError) -> bool:
     """Whether the call is retried after this error; the pause before it is over then."""
-    failure = temporary_failure(error)
-    pause = retries.pause_after(failure)
+    pause = retries.pause_after(pause_wanted(error))
     if pause is not None:
         retries.wait(pause)
     return pause is not None
