@@ -48,7 +48,7 @@ def reasoning_needs(request: ChatRequest, start: int = 0) -> list[ReasoningNeed]
         return [none] * (len(request.messages) - start)
     otherwise = ReasoningNeed.SOFT if request.tools or request.server_tools else none
     needs: list[ReasoningNeed] = []
-    in_tool_loop = _is_after_result(request.messages[:start])
+    in_tool_loop = is_in_tool_loop(request.messages[:start])
     for message in request.messages[start:]:
         if message.role == "assistant":
             needs.append(hard if message.tool_calls or in_tool_loop else otherwise)
@@ -58,12 +58,8 @@ def reasoning_needs(request: ChatRequest, start: int = 0) -> list[ReasoningNeed]
     return needs
 
 
-def is_in_tool_loop(request: ChatRequest) -> bool:
-    """Whether an answer to the request is part of a tool loop even without a call."""
-    return _is_after_result(request.messages)
-
-
-def _is_after_result(messages: Sequence[Message]) -> bool:
+def is_in_tool_loop(messages: Sequence[Message]) -> bool:
+    """Whether an answer to these messages is part of a tool loop even without a call."""
     for message in reversed(messages):
         if message.role != "assistant":
             return message.role == "tool"
