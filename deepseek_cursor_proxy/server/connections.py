@@ -41,6 +41,7 @@ from deepseek_cursor_proxy.http1.bodies import ContentDecoder, DecodedTooLarge
 from deepseek_cursor_proxy.http1.messages import Body, HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.net.threads import ReusedThreads
 from deepseek_cursor_proxy.net.wait import ReadWaiter, Wakeup, pause, wait_until_client_reads
+from deepseek_cursor_proxy.server import resource_limits
 
 _log = logging.getLogger(__name__)
 
@@ -302,6 +303,10 @@ class ClientConnection:
             self._stream(reply, reply.body, is_persistent=is_persistent, is_chunked=is_chunked)
         if not is_read:
             self._drain()
+        if body.size > resource_limits.BYTES_KEPT:
+            # After all that was made of it.
+            del request, reply
+            resource_limits.give_back_memory()
         return is_persistent
 
     def _call_app(self, request: HttpRequest) -> HttpReply:
@@ -428,6 +433,9 @@ class RequestBody:
     for a body and the other for a request are how requests are smuggled.
     """
 
+    # Once it is read and unpacked.
+    size = 0
+
     def __init__(self, source: "ClientConnection", head: heads.RequestHead, rest: bytes, config: ProxyConfig) -> None:
         self._source = source
         # What came after the head; once the body is read, what came after that.
@@ -461,7 +469,9 @@ class RequestBody:
         try:
             pieces = self._read_pieces(self._decoder)
             # BodyDecoder has counted a body that is not compressed.
-            return b"".join(pieces) if unpacker is None else self._unpack(pieces, unpacker)
+            body = b"".join(pieces) if unpacker is None else self._unpack(pieces, unpacker)
+            self.size = len(body)
+            return body
         finally:
             # Also when this body is refused: the next request may follow it.
             self.rest = self._decoder.rest

@@ -4,6 +4,7 @@ Small versions of the load on a laptop behind a public tunnel. The benchmark mea
 """
 
 import contextlib
+import gc
 import json
 import socket
 import threading
@@ -13,11 +14,13 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from deepseek_cursor_proxy.server import connections
+from deepseek_cursor_proxy.exchange.exchange import Exchange
+from deepseek_cursor_proxy.server import connections, resource_limits
 from deepseek_cursor_proxy.server.resource_limits import raise_descriptors
 from tests.fake_deepseek import Answer, Raw
 from tests.support import processes
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, request_bytes
+from tests.support.polling import wait_until
 from tests.support.resources import ResourceBaseline
 from tests.support.width import width
 
@@ -160,3 +163,19 @@ def bomb(megabytes: int = 1024) -> bytes:
 
 def answer(kind: bytes, body: bytes, header: bytes = b"") -> Raw:
     return Raw(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%b\r\n%b" % (kind, header, body))
+
+
+class TestLargeRequests(LoadTestCase):
+    def test_memory_is_given_back_when_nothing_of_a_large_request_is_left(self) -> None:
+        left: list[int] = []
+
+        def give_back() -> None:
+            left.append(sum(isinstance(each, Exchange) for each in gc.get_objects()))
+
+        self.enterContext(mock.patch.multiple(resource_limits, BYTES_KEPT=1000, give_back_memory=give_back))
+        large = {**BODY, "messages": [{"role": "user", "content": "hi" * 500}]}
+        for body in (BODY, STREAM, large, {**large, "stream": True}):
+            self.round_trip(self.running, body)
+            # Else the one before may not be over yet.
+            wait_until(lambda: len(self.running.server.connections) == 0)
+        self.assertEqual([0, 0], left)

@@ -1,6 +1,7 @@
 import platform
 import subprocess
 import sys
+import sysconfig
 import threading
 import unittest
 from unittest import mock
@@ -24,6 +25,27 @@ for _ in range(20):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
+# What a large request takes on the thread of its client, and one small value of it that stays.
+_LARGE = """
+import os, threading
+from deepseek_cursor_proxy.server import resource_limits
+resource_limits.keep_freed_memory()
+kept = []
+def use():
+    texts = [*[b"x" * (100_000 + number) for number in range(300)], b"x" * 30_000_000]
+    kept.append(texts[150])
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+for number in range(6):
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    resource_limits.give_back_memory()
+    if not number:
+        before = resident()
+print(resident() - before)
+"""
+
 
 @unittest.skipUnless(platform.libc_ver()[0] == "glibc", "other allocators have no such limit")
 class TestFreedMemory(unittest.TestCase):
@@ -31,6 +53,22 @@ class TestFreedMemory(unittest.TestCase):
         faults = subprocess.run([sys.executable, "-c", _CHURN], capture_output=True, text=True, check=True).stdout
         # A page fault for each 4 kB that is taken anew: 17,000.
         self.assertLess(int(faults), 1000)
+
+    @unittest.skipIf(sysconfig.get_config_var("Py_GIL_DISABLED"), "free-threaded Python has an allocator of its own")
+    def test_memory_of_a_large_request_is_given_back_to_the_system(self) -> None:
+        left = subprocess.run([sys.executable, "-c", _LARGE], capture_output=True, text=True, check=True).stdout
+        self.assertLess(int(left), 22_000_000)
+
+
+class TestOtherAllocators(unittest.TestCase):
+    def test_a_system_that_cannot_be_asked_for_it_gives_nothing_back(self) -> None:
+        """MemoryError: importing ctypes where memory may not be executable."""
+        with mock.patch.dict(sys.modules, {"ctypes": None}):
+            limits.give_back_memory()
+        for error in (OSError, AttributeError, TypeError, MemoryError):
+            with self.subTest(error), mock.patch("ctypes.CDLL", side_effect=error) as open_library:
+                limits.give_back_memory()
+                open_library.assert_called_once_with(None)
 
 
 @unittest.skipIf(WINDOWS, "limits of a process are a POSIX thing")
@@ -55,7 +93,7 @@ class TestLimits(unittest.TestCase):
 
         self.system.getrlimit.return_value = (256, -1)
         self.system.setrlimit.side_effect = refuse
-        self.assertEqual(10_240, limits.raise_descriptors(20_000))
+        limits.raise_descriptors(20_000)
         self.assertEqual(mock.call("files", (10_240, -1)), self.system.setrlimit.mock_calls[-1])
 
     def test_thread_stacks_are_raised_and_never_lowered(self) -> None:
