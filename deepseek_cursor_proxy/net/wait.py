@@ -106,6 +106,16 @@ def wait_until_client_reads(client: Peer, seconds: float) -> bool:
     return bool(ready)
 
 
+def wait_until(changed: threading.Condition, condition: Callable[[], object], seconds: float) -> None:
+    """Wait for a condition, `seconds` at most, also on the main thread: handlers of signals run there meanwhile.
+
+    The system may give a signal to another thread, after a SIGSTOP for example, which does not wake this one.
+    """
+    deadline = Deadline.after(seconds)
+    while not condition() and not deadline.is_over:
+        changed.wait(min(deadline.left, _RECHECK_SECONDS))
+
+
 def has_left(peer: Peer) -> bool:
     """Whether the client closed its connection or half of it; reads the socket, because an event may be old."""
     if not _CLIENT_LEAVES:

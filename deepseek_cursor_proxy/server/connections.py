@@ -40,7 +40,7 @@ from deepseek_cursor_proxy.http1 import bodies, heads
 from deepseek_cursor_proxy.http1.bodies import ContentDecoder, DecodedTooLarge
 from deepseek_cursor_proxy.http1.messages import Body, HttpReply, HttpRequest, Pieces
 from deepseek_cursor_proxy.net.threads import ReusedThreads
-from deepseek_cursor_proxy.net.wait import ReadWaiter, Wakeup, pause, wait_until_client_reads
+from deepseek_cursor_proxy.net.wait import ReadWaiter, Wakeup, pause, wait_until, wait_until_client_reads
 from deepseek_cursor_proxy.server import resource_limits
 
 _log = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class Connections:
             self._stage = stage
             for connection in self._open:
                 connection.stop(stage)
-            self._changed.wait_for(lambda: not self._open, max(0.0, seconds))
+            wait_until(self._changed, lambda: not self._open, seconds)
 
     def close(self) -> None:
         """After the last stage."""

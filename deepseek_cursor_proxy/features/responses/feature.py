@@ -21,7 +21,7 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.features.responses.store import EventLog, ResponseStore
 from deepseek_cursor_proxy.http1.messages import Peer
 from deepseek_cursor_proxy.net.threads import start_thread
-from deepseek_cursor_proxy.net.wait import Deadline, Wakeup
+from deepseek_cursor_proxy.net.wait import Deadline, Wakeup, wait_until
 
 _log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class Jobs:
             self._is_stopping = True
             threads = self._threads
             self._interrupt([job for job in self._jobs.values() if job not in self._running])
-            self._changed.wait_for(lambda: not self._jobs, max(0.0, seconds))
+            wait_until(self._changed, lambda: not self._jobs, seconds)
             self._interrupt([*self._jobs.values()])
         deadline = Deadline.after(_END_SECONDS)
         for thread in threads:

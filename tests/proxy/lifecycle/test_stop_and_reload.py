@@ -10,9 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +22,7 @@ from unittest import mock
 from deepseek_cursor_proxy.cli import serve, tunnel
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.config.loaded_config import LoadedConfig
+from deepseek_cursor_proxy.features.responses.feature import Responses
 from deepseek_cursor_proxy.net import wait
 from deepseek_cursor_proxy.observers import standard_streams
 from deepseek_cursor_proxy.server import connections
@@ -27,7 +30,7 @@ from deepseek_cursor_proxy.server.connections import ClientConnection
 from deepseek_cursor_proxy.server.proxy_server import DeepSeekProxyServer
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, FakeDeepSeek, Raw, Step
-from tests.support.harness import RunningProxy, read_reply, request_bytes
+from tests.support.harness import RunningProxy, SocketTestCase, read_reply, read_until, request_bytes
 from tests.support.polling import wait_until
 from tests.support.program import COMMAND, COMMAND_WITH_TIME_FOR_SIGNALS, ENDLESS_GRACE, PATIENCE, ServeTest, address
 from tests.support.tunnel_stand_in import OK, TunnelProgramTest
@@ -251,6 +254,56 @@ class SecondSignalTest(RunningTest, TunnelProgramTest):
     def local(self) -> str:
         """The welcome as it would be without the tunnel."""
         return f"http://127.0.0.1:{self.forwarded_port()}/v1"
+
+
+class Interrupted(Exception):
+    """Raised by the handler of a signal."""
+
+
+@unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
+class SignalToAnotherThreadTest(SocketTestCase):
+    """After a SIGSTOP the system gives a signal to any thread; its handler runs on the main thread."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.is_handled = threading.Event()
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, self.handle))
+
+    def handle(self, *_: object) -> None:
+        self.is_handled.set()
+        raise Interrupted
+
+    def signal_this_thread(self, changed: threading.Condition, has_begun: Callable[[], object]) -> bool:
+        """Whether the main thread handles the signal by itself."""
+        wait_until(has_begun)
+        # The main thread holds it until it waits.
+        with changed:
+            signal.raise_signal(signal.SIGUSR1)
+        is_handled = self.is_handled.wait(PATIENCE)
+        with changed:
+            changed.notify_all()
+        return is_handled
+
+    def assert_drain_is_interrupted(self, changed: threading.Condition, has_begun: Callable[[], object]) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            is_handled = pool.submit(self.signal_this_thread, changed, has_begun)
+            with self.assertRaises(Interrupted):
+                self.running.server.drain(3600.0)
+            self.assertTrue(is_handled.result(PATIENCE))
+
+    def test_its_handler_runs_while_an_answer_has_time_to_finish(self) -> None:
+        self.fake.answer(Answer(content="Never said.", stall_after=1))
+        with self.connect(self.running, {**CHAT, "stream": True}) as sock:
+            read_until(sock, b"data: ")
+            clients = self.running.server.connections
+            self.assert_drain_is_interrupted(clients._changed, lambda: clients._stage)
+
+    def test_its_handler_runs_while_a_background_response_has_time_to_finish(self) -> None:
+        self.fake.answer(Answer(content="Never said.", stall_after=1))
+        self.call(self.running, "POST", "/v1/responses", {"model": "m", "input": "Hi", "background": True})
+        self.fake.stalls.get(timeout=PATIENCE)
+        jobs = self.running.server.services().get(Responses).jobs
+        self.assert_drain_is_interrupted(jobs._changed, lambda: jobs._is_stopping)
 
 
 @unittest.skipIf(os.name == "nt", "signals are a POSIX thing")
