@@ -26,8 +26,8 @@ class EngineTestCase(unittest.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        for name in () if self.has_deadlines else ("LEAST_SECONDS", "MOST_SECONDS"):
-            self.enterContext(mock.patch.object(client, name, 5.0))
+        if not self.has_deadlines:
+            self.enterContext(mock.patch.object(client, "CALL_SECONDS", 5.0))
         self.engine = self.start_engine()
         self.place = Path(self.enterContext(TemporaryDirectory()))
         self.instances: list[Instance] = []

@@ -33,8 +33,6 @@ _log = logging.getLogger(__name__)
 
 _KEY = b"dcp:{limits}:"
 _LEASE = b"%d" % LEASE_SECONDS
-# A busy moment must not look like an outage, in which this process counts alone for a while.
-_SECONDS = 0.25
 # A request may be settled long after the period in which it was admitted.
 _COUNTER_SECONDS = 3600
 # A counter that counts longer is remembered in the file; others start anew before that matters.
@@ -91,7 +89,7 @@ class SharedLimits:
         return [Used(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
 
     def _numbers(self, script: Script, arguments: Sequence[bytes], count: int) -> Sequence[int]:
-        numbers = self._checked(self._state.read(script, _KEY, arguments, _SECONDS), count)
+        numbers = self._checked(self._state.read(script, _KEY, arguments), count)
         if numbers is None:
             raise self._fault()
         return numbers

@@ -1,9 +1,8 @@
 """RedisClient: one logical server for any number of threads, a single one or a cluster.
 
 The rules:
-    1. A call takes at most its `seconds`, or `reply_seconds` if these are more, and as long again if it has to connect.
-       `reply_seconds` is a multiple of the last round trips, more after a timeout. A check has the same time, so that
-       an engine too slow for calls counts as down.
+    1. A call takes at most CALL_SECONDS, or its `seconds` if these are more, and CALL_SECONDS again if it has to
+       connect. A check has the same time, so that an engine too slow for calls counts as down.
     2. Anything that means "not now" is raised as RedisUnavailable; an error reply about a command is a ReplyError.
     3. Nothing is sent twice, but for redirected commands, which the first node did not run. After RedisUnavailable
        a write may have happened or not; only the caller knows whether it may be repeated.
@@ -39,11 +38,9 @@ from deepseek_cursor_proxy.features.redis.connection import (
 from deepseek_cursor_proxy.net.threads import BackgroundThread
 from deepseek_cursor_proxy.net.wait import Deadline
 
-# A reply may take four round trips, as far as that is between these.
-LEAST_SECONDS, MOST_SECONDS = 0.05, 0.5
-_ROUND_TRIPS = 4
-# Connecting takes several round trips, and at least this is allowed for it.
-CONNECT_SECONDS = 0.25
+# How long a reply may take, and connecting: a near engine needs a thousandth of it, but a busy machine stops a program
+# for tenths of a second, and a lookup that ends too early costs a chat its reasoning.
+CALL_SECONDS = 0.5
 # So many timeouts or lost connections in a row mean that the engine is down; one may be an accident.
 _MOST_FAILURES = 3
 # The background checks: quick at first, because a restarted server answers in moments.
@@ -86,8 +83,6 @@ class RedisClient:
         # Calls that failed in a row, and why the engine is not used; empty if it is.
         self._failures = 0
         self._fault = ""
-        # How long a reply may take; the most, until one has come.
-        self.reply_seconds = MOST_SECONDS
         self._reporting = threading.Lock()
         self._was_available = True
         self._check_seconds = _FIRST_CHECK_SECONDS
@@ -107,15 +102,11 @@ class RedisClient:
             # If no thread could be started before, perhaps one can now.
             self._checks.run(self._check)
             raise RedisUnavailable(fault)
-        budget = _Budget(Deadline.after(max(seconds, self.reply_seconds)), self._connect_seconds)
-        started = time.monotonic()
         try:
-            replies = self._run(commands, budget)
+            replies = self._run(commands, _Budget(Deadline.after(max(seconds, CALL_SECONDS))))
         except RedisUnavailable as error:
             self._count_failure(error)
             raise
-        took = time.monotonic() - started - budget.connecting
-        self.reply_seconds = _within_bounds(max(_ROUND_TRIPS * took, self.reply_seconds / 2))
         self._failures, self._check_seconds = 0, _FIRST_CHECK_SECONDS
         return replies
 
@@ -200,10 +191,6 @@ class RedisClient:
 
     # Connections …
 
-    @property
-    def _connect_seconds(self) -> float:
-        return max(CONNECT_SECONDS, self.reply_seconds)
-
     def _take(self, node: Node, budget: "_Budget") -> Connection:
         while True:
             with self._lock:
@@ -234,17 +221,12 @@ class RedisClient:
 
     def _count_failure(self, error: RedisUnavailable) -> None:
         """A refusal means that the engine is down; a timeout may be an accident, so it is checked."""
-        self._allow_more_time(error)
         with self._lock:
             self._failures += 1
             if isinstance(error, RedisRefused) or self._failures >= _MOST_FAILURES:
                 self._fault = self._fault or str(error)
         self._checks.run(self._check)
         self._report()
-
-    def _allow_more_time(self, error: RedisUnavailable) -> None:
-        if not isinstance(error, RedisRefused):
-            self.reply_seconds = _within_bounds(2 * self.reply_seconds)
 
     def _report(self) -> None:
         with self._reporting:
@@ -261,10 +243,9 @@ class RedisClient:
             self._checks.pause(self._check_seconds)
             self._check_seconds = min(2 * self._check_seconds, _MOST_CHECK_SECONDS)
         try:
-            self._topology.refresh(self._dialer, Deadline.after(self._connect_seconds * len(self._address.nodes)))
+            self._topology.refresh(self._dialer, Deadline.after(CALL_SECONDS * len(self._address.nodes)))
             fault = next(filter(None, map(self._check_node, sorted(self._topology.nodes))), "")
         except RedisUnavailable as error:
-            self._allow_more_time(error)
             fault = str(error)
         with self._lock:
             self._fault = fault
@@ -280,15 +261,11 @@ class RedisClient:
     def _check_node(self, node: Node) -> str:
         """Why the node cannot be used; empty if it can."""
         try:
-            with closing(self._dialer.open(node, Deadline.after(self._connect_seconds))) as connection:
-                started = time.monotonic()
-                replies = connection.exchange([(b"PING",), self._topology.check], Deadline.after(self.reply_seconds))
+            with closing(self._dialer.open(node, Deadline.after(CALL_SECONDS))) as connection:
+                replies = connection.exchange([(b"PING",), self._topology.check], Deadline.after(CALL_SECONDS))
                 _raise_if_not_now(node, replies)
         except RedisUnavailable as error:
-            self._allow_more_time(error)
             return str(error)
-        # It may prove that calls need more time, but not that they need less.
-        self.reply_seconds = _within_bounds(max(_ROUND_TRIPS * (time.monotonic() - started), self.reply_seconds))
         match replies[1]:
             case [bytes(role), *_] if role != b"master":
                 return f"{node}: it is a replica"
@@ -302,7 +279,6 @@ class _Budget:
     """The time of one call. Used by one thread."""
 
     deadline: Deadline
-    connect_seconds: float
     # What connecting has taken.
     connecting: float = 0.0
 
@@ -311,7 +287,7 @@ class _Budget:
         """The deadline for connecting; the time it takes is added to that of the call."""
         started = time.monotonic()
         try:
-            yield Deadline.after(self.connect_seconds - self.connecting)
+            yield Deadline.after(CALL_SECONDS - self.connecting)
         finally:
             spent = time.monotonic() - started
             self.connecting += spent
@@ -324,10 +300,6 @@ class _Step(NamedTuple):
     place: int
     command: Command
     node: Node
-
-
-def _within_bounds(seconds: float) -> float:
-    return min(MOST_SECONDS, max(LEAST_SECONDS, seconds))
 
 
 def _raise_if_not_now(node: Node, replies: Sequence[Reply]) -> None:

@@ -2,7 +2,7 @@
 
 write    returns when the engine has acknowledged. If it cannot be used, or is late, the write goes to the backlog
          in the file of this instance, and so do all writes after it, until a thread has written them in order
-read     waits as long as the engine usually takes, once more if that was too short, and then returns None
+read     is tried twice, and then returns None
 secret   the engine has an HMAC of the secret of those who share it. An instance with another secret says so,
          works alone and neither reads nor writes there
 
@@ -33,9 +33,8 @@ from deepseek_cursor_proxy.storage.write_behind import WriteBehind
 
 _log = logging.getLogger(__name__)
 
-_WRITE_SECONDS = 0.25
-# A long response takes longer, …
-_BYTES_PER_SECOND = 32 * 1024 * 1024
+# A long response may take longer than other writes, …
+_BYTES_PER_SECOND = 16 * 1024 * 1024
 # … and no answer waits for the backlog.
 _CATCH_UP_SECONDS = 2.0
 # Within these an engine that is there has answered. A proxy starts without one that is not.
@@ -171,11 +170,11 @@ class SharedState:
             return self.refusal or self.stalled
         return "it does not answer"
 
-    def read(self, script: Script, key: bytes, arguments: Sequence[bytes], seconds: float = 0.0) -> Reply:
+    def read(self, script: Script, key: bytes, arguments: Sequence[bytes]) -> Reply:
         """The reply of a script; None if the engine does not answer in time."""
         for _ in range(2 if self._is_verified else 0):
             try:
-                return self.engine.run_scripts([ScriptCall(script, key, arguments)], seconds)[0]
+                return self.engine.run_scripts([ScriptCall(script, key, arguments)])[0]
             except RedisUnavailable:
                 continue
         return None
@@ -186,7 +185,7 @@ class SharedState:
             return None
         if self._is_verified and not self.backlog:
             try:
-                [reply] = self._run([ScriptCall(script, key, arguments)], _WRITE_SECONDS)
+                [reply] = self._run([ScriptCall(script, key, arguments)])
                 return None if isinstance(reply, ReplyError) else reply
             except RedisUnavailable as error:
                 self._note_stall(error)
@@ -207,7 +206,7 @@ class SharedState:
             return None
         return sealer.open_bytes(found, _MOST_NAME_BYTES, place) if isinstance(found, bytes) else None
 
-    def _run(self, calls: Sequence[ScriptCall], seconds: float) -> list[Reply]:
+    def _run(self, calls: Sequence[ScriptCall], seconds: float = 0.0) -> list[Reply]:
         """The replies of writes. Raises RedisUnavailable if all of them may or must be repeated."""
         seconds += sum(len(word) for call in calls for word in call.arguments) / _BYTES_PER_SECOND
         replies = self.engine.run_scripts(calls, seconds)
@@ -273,7 +272,7 @@ class SharedState:
 
 def read_info(engine: RedisClient) -> dict[str, str]:
     """What a server says of itself, by name. Raises RedisUnavailable."""
-    [info] = engine.run([(b"INFO", b"everything")], _WRITE_SECONDS)
+    [info] = engine.run([(b"INFO", b"everything")])
     text = info.decode("utf-8", "replace") if isinstance(info, bytes) else ""
     return dict(re.findall(r"^(\w+):(\S+)", text, re.MULTILINE))
 
@@ -286,7 +285,7 @@ def is_shared_with(engine: RedisClient, secret: bytes, *, may_write: bool = True
     """Compare the check value on the engine, which the first instance writes. Raises RedisUnavailable."""
     value = hmac.digest(secret, b"check", "sha256").hex().encode()
     write: list[Command] = [(b"SET", _CHECK_KEY, value, b"NX")] if may_write else []
-    for reply in (replies := engine.run([*write, (b"GET", _CHECK_KEY)], _WRITE_SECONDS)):
+    for reply in (replies := engine.run([*write, (b"GET", _CHECK_KEY)])):
         if isinstance(reply, ReplyError):
             raise _Stalled(reply.text)
     return replies[-1] in (value, None)

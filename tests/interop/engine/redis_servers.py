@@ -1,7 +1,7 @@
 """Real servers on loopback: one redis-server or a cluster of six.
 
 The program is the one on the PATH, else that of Debian's packages. Each server has a free port and a temporary
-directory, writes nothing to the disk and is killed when its ExitStack is closed.
+directory, writes no snapshot and is killed when its ExitStack is closed.
 """
 
 import os
@@ -22,7 +22,11 @@ from tests.interop import packages
 from tests.support.polling import wait_until
 
 _PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1")
-_QUIET = {"save": "", "appendonly": "no", "loglevel": "warning", "bind": "127.0.0.1", "protected-mode": "no"}
+# A server that writes its log does not wait for the disk: these tests kill it, not the machine.
+_QUIET = {
+    "save": "", "appendonly": "no", "appendfsync": "no", "loglevel": "warning", "bind": "127.0.0.1",
+    "protected-mode": "no",
+}  # fmt: skip
 _EMPTY = '""'
 # A node is taken for dead so soon; the default is 15 s.
 _NODE_TIMEOUT_MS = 1000

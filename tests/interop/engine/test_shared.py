@@ -15,8 +15,8 @@ from tests.proxy.features.responses import test_redis_store as test_responses
 from tests.support.apis import APIS
 from tests.support.generated_conversations import Conversation
 
-# A lookup is tried twice, a write once, each perhaps after a connect; a request has a few of them before the breaker
-# opens, and the fake answers at once.
+# A lookup is tried twice, a write once, each for half a second and perhaps after a connect, before the engine is known
+# to be down; the fake answers at once.
 MOST_SECONDS = 8.0
 
 
@@ -113,8 +113,6 @@ class TestNames(unittest.TestCase):
 
 
 class TestProxiesOnAServer(OnAServer, test_several_proxies.SharedTestCase):
-    has_deadlines = True
-
     def chat(self, number: int) -> tuple[Conversation, Visible]:
         return Conversation(CALLERS[number % 2]), Visible(7, number)
 
@@ -128,7 +126,7 @@ class TestProxiesOnAServer(OnAServer, test_several_proxies.SharedTestCase):
                 self.go_on(*chats[0], f"{seed} {step} ", rng.choice(APIS), each[step % 2], rng)
             self.engine.pause()
             # The deadlines that users have, under which a stopped engine is found out.
-            deadlines = mock.patch.multiple(client, LEAST_SECONDS=0.05, MOST_SECONDS=0.5)
+            deadlines = mock.patch.object(client, "CALL_SECONDS", 0.5)
             try:
                 deadlines.start()
                 # Another chat: the first one has keys, of turns that the other proxy made, that only the engine knows.

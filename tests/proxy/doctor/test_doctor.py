@@ -19,7 +19,7 @@ from deepseek_cursor_proxy.cli.doctor import this_machine, upstreams
 from deepseek_cursor_proxy.cli.doctor.subject import good
 from deepseek_cursor_proxy.cli.parser import program_name
 from deepseek_cursor_proxy.features.dashboard import stats
-from deepseek_cursor_proxy.features.redis import state
+from deepseek_cursor_proxy.features.redis import client
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import connections
 from tests.fake_deepseek import FakeDeepSeek
@@ -241,7 +241,7 @@ class BrokenTest(DoctorCase):
 
     def use_engine(self) -> RespServer:
         # A busy machine is no outage of the engine.
-        self.enterContext(mock.patch.object(state, "_WRITE_SECONDS", 5.0))
+        self.enterContext(mock.patch.object(client, "CALL_SECONDS", 5.0))
         server = self.enterContext(RespServer())
         self.set_variable("DEEPSEEK_CURSOR_PROXY_STORE", server.url)
         self.set_variable("DEEPSEEK_CURSOR_PROXY_SECRET", "ab" * 32)
@@ -254,7 +254,7 @@ class BrokenTest(DoctorCase):
     @fails("engine", "it does not answer: .*in time", "start it")
     def test_distant_engine(self) -> None:
         relay = self.enterContext(SlowRelay(self.use_engine().port, 0.4))
-        self.enterContext(mock.patch.object(state, "_WRITE_SECONDS", 0.25))
+        self.enterContext(mock.patch.object(client, "CALL_SECONDS", 0.25))
         self.set_variable("DEEPSEEK_CURSOR_PROXY_STORE", relay.url)
 
     @fails("engine", "another installation secret", "DEEPSEEK_CURSOR_PROXY_SECRET")

@@ -54,7 +54,7 @@ class TestOutages(EngineTestCase):
 
     def test_a_write_that_was_late_counts_once(self) -> None:
         one, two = self.instance("one"), self.instance("two")
-        with short_deadlines(one):
+        with short_deadlines():
             self.engine.pause()
             one.record("late", 1)
             self.assertEqual(1, self.waiting())
@@ -207,13 +207,9 @@ class TestSecret(EngineTestCase):
 
 
 @contextmanager
-def short_deadlines(instance: Instance) -> Iterator[None]:
-    """Calls of the instance end after 20 ms."""
-    with (
-        mock.patch.object(state, "_WRITE_SECONDS", 0.02),
-        mock.patch.multiple(client, LEAST_SECONDS=0.01, MOST_SECONDS=0.02),
-    ):
-        instance.state.engine.reply_seconds = 0.02
+def short_deadlines() -> Iterator[None]:
+    """Calls end after 20 ms."""
+    with mock.patch.object(client, "CALL_SECONDS", 0.02):
         yield
 
 
