@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from tests import bench
-from tests.bench.others import OtherCommand
+from tests.bench.proxies import ProxyCommand
 from tests.bench.table import DIRECT, OURS
 
 
@@ -38,10 +38,10 @@ def parse_others(parser: argparse.ArgumentParser, arguments: Sequence[str] | Non
     return options
 
 
-def named_command(text: str) -> OtherCommand:
+def named_command(text: str) -> ProxyCommand:
     name, _, command = text.partition("=")
     if name.strip() and "{port}" in command:
-        return OtherCommand(name.strip(), command)
+        return ProxyCommand(name.strip(), command)
     raise argparse.ArgumentTypeError(f"{text!r} is not NAME=COMMAND with {{port}} in the command")
 
 

@@ -31,8 +31,7 @@ from urllib.parse import urlsplit
 
 from tests.bench.__main__ import parse_others
 from tests.bench.agent_clients import CLIENTS, AgentClient, Json, ToolCall, prose
-from tests.bench.others import OtherCommand
-from tests.bench.rounds import CpuPinning, Target, start_proxy
+from tests.bench.proxies import THIS_PROXY, CpuPinning, ProxyCommand, Target
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek, ReceivedRequest, prompt
 from tests.support.processes import BenchmarkFailed, Server
 
@@ -161,7 +160,7 @@ def _common_share(before: str, after: str) -> float:
     return (min(len(before), len(after)) if common is None else common) / max(1, len(before))
 
 
-def run(commands: Sequence[OtherCommand], out: TextIO, turns: int = TURNS) -> int:
+def run(commands: Sequence[ProxyCommand], out: TextIO, turns: int = TURNS) -> int:
     models: list[Model] = []
     with (
         ExitStack() as stack,
@@ -171,9 +170,10 @@ def run(commands: Sequence[OtherCommand], out: TextIO, turns: int = TURNS) -> in
     ):
         fake.is_lenient = True
         upstream = Server(fake.url, os.getpid())
-        targets = [stack.enter_context(start_proxy(pinning, upstream, Path(place) / "proxy"))]
-        for number, command in enumerate(commands):
-            targets.append(stack.enter_context(command.running(upstream, Path(place) / f"other-{number}", pinning)))
+        targets = [
+            stack.enter_context(command.running(upstream, Path(tempfile.mkdtemp(dir=place)), pinning))
+            for command in (THIS_PROXY, *commands)
+        ]
         notes: list[str] = []
         print("| | " + " | ".join(target.name for target in targets) + " |", file=out)
         print("|---" * (len(targets) + 1) + "|", file=out, flush=True)
@@ -196,10 +196,9 @@ def run(commands: Sequence[OtherCommand], out: TextIO, turns: int = TURNS) -> in
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.bench.agents", description="Play agents' chats through proxies.")
-    parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help="of each chat (default: %(default)s)")
     options = parse_others(parser, arguments)
     try:
-        return run(options.command, sys.stdout, options.turns)
+        return run(options.command, sys.stdout)
     except (BenchmarkFailed, OSError) as error:
         print(f"bench: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count, cycle, islice
 
@@ -112,22 +111,22 @@ class LoadUpstream:
             is_question = request.startswith(b"GET /restored")
             connection.send(json_answer(b"%d" % self._restored) if is_question else MODELS)
             return
-        command, number = parse_command(request), next(self._numbers)
-        match command:
-            case Command("plain"):
+        number = next(self._numbers)
+        match parse_command(request):
+            case [b"plain"]:
                 connection.send(plain(number))
-            case Command("turn"):
+            case [b"turn"]:
                 self._restored = count_reasonings(request)
                 connection.send(turn(number))
-            case Command("stream"):
-                connection.send(stream(command.chunks, number))
-            case Command("paced"):
+            case [b"stream", chunks]:
+                connection.send(stream(int(chunks), number))
+            case [b"paced", rate, chunks]:
                 connection.send(opening())
-                paced = _Paced(connection, command)
+                paced = _Paced(connection, int(rate), int(chunks))
                 first = time.monotonic_ns() + int(number * _GOLDEN % 1 * paced.interval)
                 heapq.heappush(self._due, (first, number, paced))
             case _:
-                connection.send(REFUSAL)
+                raise OSError("a request without a command")
 
 
 class _Connection:
@@ -189,21 +188,21 @@ class _Connection:
 
 
 class _Paced:
-    __slots__ = ("_command", "_mark", "_sent", "connection", "interval")
+    __slots__ = ("_chunks", "_mark", "_sent", "connection", "interval")
 
-    def __init__(self, connection: _Connection, command: "Command") -> None:
+    def __init__(self, connection: _Connection, rate: int, chunks: int) -> None:
         self.connection = connection
-        self.interval = 1_000_000_000 // command.rate
-        self._command = command
+        self.interval = 1_000_000_000 // rate
+        self._chunks = chunks
         self._sent = self._mark = 0
 
     def send(self) -> bool:
-        is_thinking = self._sent < self._command.chunks // 2
+        is_thinking = self._sent < self._chunks // 2
         # Marks grow, also where the clock ticks every 15 ms: who listens tells chunks apart by them.
         self._mark = max(time.monotonic_ns(), self._mark + 1)
         data = marked_chunk(self._mark, is_thinking)
         self._sent += 1
-        is_last = self._sent == self._command.chunks
+        is_last = self._sent == self._chunks
         try:
             self.connection.send(data + ending() if is_last else data)
         except OSError:
@@ -214,30 +213,16 @@ class _Paced:
 
 # Its answers, as bytes for the socket, HTTP included …
 
-_COMMAND = re.compile(rb"bench:(plain|turn|stream|paced)(?: (\d+)(?:/s (\d+))?)?")
+_COMMAND = re.compile(rb"bench:([a-z]+(?: \d+)*)")
 # A reasoning that is there and says something: blanks, spelt out or escaped, are what placeholders are made of.
 _REASONING = re.compile(rb'"reasoning_content"\s*:\s*"(?!(?:\s|\\[nrt])*")')
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
-@dataclass(frozen=True)
-class Command:
-    """The command of a request: `chunks` of a stream, `rate` per second of a paced one."""
-
-    kind: str
-    chunks: int = 0
-    rate: int = 0
-
-
-def parse_command(request: bytes) -> Command | None:
-    """The last command of a request; None if there is none."""
+def parse_command(request: bytes) -> list[bytes]:
+    """The words of a request's last command; none if it has no command."""
     found = _COMMAND.match(request, max(0, request.rfind(b"bench:")))
-    if found is None:
-        return None
-    kind, first, second = found[1].decode(), int(found[2] or 0), int(found[3] or 0)
-    if kind == "paced":
-        return Command(kind, second, first) if first and second else None
-    return Command(kind, first)
+    return found[1].split() if found else []
 
 
 def count_reasonings(request: bytes) -> int:
@@ -245,8 +230,8 @@ def count_reasonings(request: bytes) -> int:
     return len(_REASONING.findall(request))
 
 
-def json_answer(body: bytes, status: bytes = b"200 OK") -> bytes:
-    return _head(len(body), status) + body
+def json_answer(body: bytes) -> bytes:
+    return _head(len(body)) + body
 
 
 def plain(serial: int) -> bytes:
@@ -259,8 +244,8 @@ def turn(serial: int) -> bytes:
     return json_answer(_TURN % (serial, serial, random.choice(_THOUGHTS), id.encode(), serial))
 
 
-def _head(length: int, status: bytes = b"200 OK") -> bytes:
-    return b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, length)
+def _head(length: int) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % length
 
 
 def _completion(message: bytes, finish_reason: bytes) -> bytes:
@@ -298,10 +283,6 @@ _WORDS = _SENTENCE.split()
 _THOUGHTS = tuple(" ".join(islice(cycle(_WORDS), count)).encode() for count in range(70, 210, 10))
 MODELS = json_answer(
     encode_json({"object": "list", "data": [model_entry("deepseek-flash"), model_entry("deepseek-v4-pro")]})
-)
-REFUSAL = json_answer(
-    encode_json({"error": {"message": "This DeepSeek only answers the benchmark.", "type": "invalid_request_error"}}),
-    b"400 Bad Request",
 )
 
 

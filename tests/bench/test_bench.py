@@ -10,8 +10,8 @@ import socket
 import sys
 import tempfile
 import unittest
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,36 +20,42 @@ from tests.bench import agents, measures
 from tests.bench.__main__ import main
 from tests.bench.agent_clients import CLIENTS, AgentClient, EditingCursor
 from tests.bench.agents import ChatResult, Model, play
-from tests.bench.load_clients import Client, Crowd, get, post, requests_per_second, run_crowd
+from tests.bench.load_clients import Client, Crowd, post, requests_per_second, run_crowd
 from tests.bench.load_upstream import LoadUpstream, marked_chunk
 from tests.bench.measures import QUICK, Scale, question
-from tests.bench.others import OtherCommand
-from tests.bench.rounds import Contest, CpuPinning, Target, start_proxy
+from tests.bench.proxies import THIS_PROXY, CpuPinning, ProxyCommand, Target
+from tests.bench.rounds import Contest
 from tests.bench.table import DIRECT, OURS, Figure, Row
 from tests.fake_deepseek import FakeDeepSeek, Raw
 from tests.support.harness import running_proxy
 from tests.support.processes import BenchmarkFailed, Server
-from tests.support.systems import ROOT
 
 TINY = Scale(
-    **dict.fromkeys(("paced_rounds", "crowd_rounds", "turns_measured", "starts"), 1),
-    **dict.fromkeys(("stored_turns", "clients", "bursts"), 2), requests=4, paced_chunks=3,
-    crowds=(1, 2), crowd_seconds=0.1, turns=(1, 2), burst_seconds=0.01,
+    **dict.fromkeys(("stream_rounds", "turns_measured", "starts"), 1),
+    **dict.fromkeys(("stored_turns", "clients", "bursts"), 2), requests=4,
+    streams=((1, 30), (2, 30)), stream_seconds=0.1, turns=(1, 2), burst_seconds=0.01,
 )  # fmt: skip
-CROWD = ("{} streams x 20 chunks/s: delivered", "failed streams", "lag p99", "CPU per chunk (mean)", "memory meanwhile")
+STREAMS = ("{} x 30 chunks/s: delivered", "added p50 of a chunk", "added p99 of a chunk", "CPU per chunk (mean)")
 MEASURES = (
-    *("small request, keep-alive: answer p50", "added p50", "added p99", "CPU per request (mean)"),
+    *("small request: added p50", "CPU per request (mean)"),
     *("small request on a new connection: added p50", "CPU per request (mean)"),
-    *("first stream event: added p50", "CPU per stream of 8 chunks (mean)"),
-    *("paced 200 chunks/s: chunk delay, added p50", "added p99", "CPU per chunk (mean)"),
-    *(name.format(streams) for streams in TINY.crowds for name in CROWD),
+    *("first event: added p50", "CPU per stream of 8 chunks (mean)"),
+    *("10,000 chunks at once: added p50", "CPU per stream (mean)"),
+    *(name.format(streams) for streams, _ in TINY.streams for name in (*STREAMS, "memory meanwhile")),
     *("2 keep-alive clients: small requests", "CPU per request (mean)"),
-    *("storing a tool-call turn: added p50", "CPU per turn (mean)"),
+    *("storing a tool turn: added p50", "CPU per turn (mean)"),
     *(f"chat of {turns} tool turns: CPU per request (mean)" for turns in TINY.turns),
     *("warm start to first /v1/models answer", "CPU until then", "idle memory"),
 )
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
+
+
+class Forwarder(ProxyCommand):
+    """A proxy that forwards everything as it is; nothing is known of its processes."""
+
+    def running(self, upstream: Server, home: Path, pinning: CpuPinning) -> AbstractContextManager[Target]:
+        return contextlib.nullcontext(Target(self.name, f"{upstream.url}/v1"))
 
 
 class TestMeasures(unittest.TestCase):
@@ -60,58 +66,56 @@ class TestMeasures(unittest.TestCase):
         self.direct = Target(DIRECT, upstream.url, (self.upstream,))
         self.enterContext(patch.object(measures, "_IDLE_SECONDS", 0.0))
 
-    def test_every_measure_yields_its_rows_beside_a_proxy_that_restores_nothing_and_does_not_start(self) -> None:
-        # Nothing is known of its processes.
-        other = Target("other", self.upstream.url)
-        missing = OtherCommand("other", f"{sys.executable} -m no_such_module_here {{port}}")
-        with start_proxy(CpuPinning(), self.upstream, self.place / "proxy") as ours:
-            contest = Contest(self.direct, ours, (other,), commands=(missing,))
-            rows = list(bench.measure(contest, TINY, self.place))
+    def contest(self, *proxies: Target, commands: Sequence[ProxyCommand] = ()) -> Contest:
+        return Contest(self.direct, commands, self.place, CpuPinning(), proxies=proxies)
+
+    def test_every_measure_yields_its_rows_beside_a_proxy_that_restores_nothing(self) -> None:
+        contest = self.contest(
+            commands=(THIS_PROXY, Forwarder("other", f"{sys.executable} -m no_such_module_here {{port}}"))
+        )
+        rows = list(bench.measure(contest, TINY))
         self.assertEqual(list(MEASURES), [row.measure.strip() for row in rows])
         for row in rows:
             if "CPU" not in row.measure and "memory" not in row.measure:
                 self.assertTrue(row.figures.get(OURS), row)
-                self.assertTrue("start" in row.measure or row.figures.get("other"), row)
-            if row.measure.strip() == "failed streams":
-                self.assertEqual({0}, {figure.value for figure in row.figures.values() if figure})
-        lost, unstarted = contest.notes
-        self.assertEqual("other: cached tool turns: only 0 of 1 turns reached DeepSeek with their reasoning", lost)
-        self.assertRegex(unstarted, "other: a start: other did not start: .*no_such_module_here")
+                self.assertTrue(row.figures.get("other"), row)
+            if "delivered" in row.measure:
+                self.assertEqual({100}, {figure.value for figure in row.figures.values() if figure})
+        self.assertEqual(["other: a growing chat: only 0 of 1 turns came with their reasoning"], contest.notes)
         with self.assertRaisesRegex(BenchmarkFailed, "only 0 of 1 turns"):
-            list(measures.growing_chats(Contest(self.direct, Target(OURS, self.direct.url)), TINY))
+            list(measures.growing_chats(self.contest(Target(OURS, self.direct.url)), TINY))
 
     def test_another_proxy_may_fail_and_the_direct_way_and_this_proxy_may_not(self) -> None:
-        ours, other = Target(OURS, self.direct.url), Target("other", "http://127.0.0.1:9")
-        contest = Contest(self.direct, ours, (other,))
-        failed = next(row for row in measures.crowds(contest, TINY) if "failed" in row.measure)
-        self.assertEqual(1, (failed.figures["other"] or Figure(0, ())).value)
-        self.assertIn("other: 1 streams: 1 failed, 1 with: ", contest.notes[0])
-        [row, *_] = measures.small_requests(contest, TINY)
-        self.assertEqual({DIRECT, OURS}, set(row.figures))
-        self.assertIn("other: small requests: ", contest.notes[-1])
-        with self.assertRaisesRegex(BenchmarkFailed, f"small requests: {OURS}: "):
-            list(measures.small_requests(Contest(self.direct, Target(OURS, other.url)), TINY))
-
-    def test_another_proxy_is_started_by_its_command_and_ended(self) -> None:
-        text = f"{sys.executable} -m deepseek_cursor_proxy --port {{port}} --base-url {{upstream}}"
-        with OtherCommand("other", text, str(ROOT)).running(self.upstream, self.place, CpuPinning()) as other:
-            with closing(Client(other.url)) as client:
-                client.ask(get(other.url, "/models"))
-        with self.assertRaises(OSError):
-            Client(other.url).ask(b"")
+        broken = "http://127.0.0.1:9"
+        contest = self.contest(Target(OURS, self.direct.url), Target("other", broken))
+        delivered, *_ = measures.paced_streams(contest, TINY, 1, 30)
+        self.assertEqual(0, (delivered.figures["other"] or Figure(1, ())).value)
+        self.assertIn("other: 1 x 30 chunks/s: 1 failed, 1 with: ", contest.notes[0])
+        row, *_ = measures.small_requests(contest, TINY)
+        self.assertEqual({OURS}, set(row.figures))
+        self.assertIn("other: small request: ", contest.notes[-1])
+        missing = ProxyCommand("other", f"{sys.executable} -m no_such_module_here {{port}}")
+        contest.commands = (THIS_PROXY, missing)
+        self.assertEqual([{OURS}] * 3, [set(row.figures) for row in measures.startup(contest, TINY)])
+        self.assertRegex(contest.notes[-1], "other: a start: other did not start: .*no_such_module_here")
+        with self.assertRaisesRegex(BenchmarkFailed, f"small request: {OURS}: "):
+            list(measures.small_requests(self.contest(Target(OURS, broken)), TINY))
 
 
 class TestRun(unittest.TestCase):
     """What a run prints and how it ends; the proxy and its DeepSeek are started for real."""
 
-    def measure(self, contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
-        self.place, self.contest = place, contest
+    def measure(self, contest: Contest, scale: Scale) -> Iterator[Row]:
+        self.contest = contest
         self.assertEqual(QUICK.requests, scale.requests)
-        yield Row("first", "s", {OURS: Figure.of([1])})
-        contest.notes.append("a note")
+        with contest.running():
+            for target in contest.all:
+                self.assertIsNotNone(target.cpu_seconds())
+            contest.notes.append("a note")
+            yield Row("first", "s", {OURS: Figure.of([1])})
 
     def assert_nothing_is_left(self) -> None:
-        self.assertFalse(self.place.exists())
+        self.assertFalse(self.contest.place.exists())
         for target in self.contest.all:
             self.assertIsNone(target.cpu_seconds())
             with self.assertRaises(OSError):
@@ -130,9 +134,10 @@ class TestRun(unittest.TestCase):
     def test_a_benchmark_that_is_told_to_end_leaves_no_process_file_or_pinning(self) -> None:
         before = None if not hasattr(os, "sched_getaffinity") else os.sched_getaffinity(0)
 
-        def measure(contest: Contest, scale: Scale, place: Path) -> Iterator[Row]:
-            yield from self.measure(contest, scale, place)
-            signal.raise_signal(signal.SIGTERM)
+        def measure(contest: Contest, scale: Scale) -> Iterator[Row]:
+            for row in self.measure(contest, scale):
+                yield row
+                signal.raise_signal(signal.SIGTERM)
 
         stopped = signal.getsignal(signal.SIGTERM)
         self.addCleanup(signal.signal, signal.SIGTERM, stopped)
