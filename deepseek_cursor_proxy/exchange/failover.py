@@ -348,8 +348,9 @@ class Failover:
                 self._leave(failed, error, cause)
                 self.retries.wait(next_pause)
                 # Each once, also if several of its keys were busy.
-                self._untried = [*{target.upstream.name: target for target, _ in waiting}.values()]
-                self._waiting = []
+                ready = [target for target, wanted in waiting if wanted.seconds <= next_pause.seconds]
+                self._untried = [*{target.upstream.name: target for target in ready}.values()]
+                self._waiting = [each for each in waiting if each[1].seconds > next_pause.seconds]
                 next_one = self._move_to(self._untried.pop(0), failed)
         next_one.retries = len(self.retries.reasons)
         return next_one

@@ -76,8 +76,9 @@ def expect(case: Case) -> Outcome:
             waiting.append((name, BUSY.get(fault, 0)))
         if not untried and waiting and time.pause(min(seconds for _, seconds in waiting)):
             # That which may recover first, even if it has one busy key and one that is refused.
-            untried = [*dict(sorted(waiting, key=lambda each: each[1]))]
-            waiting = []
+            waiting.sort(key=lambda each: each[1])
+            untried = [*dict(each for each in waiting if each[1] <= time.pauses[-1])]
+            waiting = [each for each in waiting if each[1] > time.pauses[-1]]
         if not untried:
             is_passing = fault in TEMPORARY | TIMEOUTS or in_answer or fault in ("529", "failed", "no stream")
             if len(failed) > 1 and (not is_passing or fault == "still refused"):

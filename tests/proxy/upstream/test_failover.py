@@ -12,6 +12,7 @@ from unittest import mock
 
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import ChatRequest
+from deepseek_cursor_proxy.exchange import failover
 from deepseek_cursor_proxy.features.traces.trace import explain
 from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import Answer, Call, Failure, FakeDeepSeek, Raw, Step
@@ -131,6 +132,13 @@ class TestFailures(UpstreamsTestCase):
         bad = self.enterContext(failing(400, "messages[0]: invalid"))
         status, message = self.error(self.behind(self.tables(main=self.dead(), spare=bad)))
         self.assertEqual((400, "messages[0]: invalid"), (status, message))
+
+    def test_an_upstream_that_wants_a_longer_pause_is_not_asked_again(self) -> None:
+        main, spare = self.enterContext(failing(503)), self.enterContext(failing(429, headers=(("Retry-After", "60"),)))
+        with mock.patch.object(failover, "pause"):
+            self.assertEqual(503, self.ask(self.behind(self.tables(main, spare), retry_budget=5)).status)
+        asked, waited = self.counts(main, spare)
+        self.assertEqual((True, 1), (asked > 1, waited))
 
     def test_a_key_that_an_upstream_quotes_is_in_no_log_and_no_trace(self) -> None:
         key = "planted-key-of-a-client"
