@@ -456,7 +456,8 @@ class Failover:
         failures = [f"{name} ({reason})" for name, reason in self._failures.items()]
         if cause is None or self._routed is None:
             return error
-        if len(failures) > 1 and cause not in (Cause.UNANSWERED, Cause.BROKEN, Cause.BUSY):
+        has_remedy = cause in (Cause.UNANSWERED, Cause.BROKEN, Cause.BUSY) or error.code == _REASONING_REFUSED
+        if len(failures) > 1 and not has_remedy:
             message = f"No upstream can answer: {', '.join(failures)}. Try again in a moment."
             return UpstreamFailed(message, retry_after=_RETRY_AFTER_SECONDS)
         if cause is Cause.KEY_REFUSED:

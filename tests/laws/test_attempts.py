@@ -81,7 +81,7 @@ def expect(case: Case) -> Outcome:
             waiting = [each for each in waiting if each[1] > time.pauses[-1]]
         if not untried:
             is_passing = fault in TEMPORARY | TIMEOUTS or in_answer or fault in ("529", "failed", "no stream")
-            if len(failed) > 1 and (not is_passing or fault == "still refused"):
+            if len(failed) > 1 and not is_passing and fault != "still refused":
                 return _end(outcome, time, (502, "upstream_error"))
             return _end(outcome, time, HELD if fault == "401" else _error(fault))
         name = untried.pop(0)

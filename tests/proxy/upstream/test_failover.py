@@ -133,6 +133,14 @@ class TestFailures(UpstreamsTestCase):
         status, message = self.error(self.behind(self.tables(main=self.dead(), spare=bad)))
         self.assertEqual((400, "messages[0]: invalid"), (status, message))
 
+    def test_a_history_that_the_last_one_keeps_refusing_is_no_reason_to_try_again(self) -> None:
+        """The client got a 502 without the code, and was asked to try again in a moment."""
+        refusal = "The `reasoning_content` in the thinking mode must be passed back to the API."
+        proxy = self.behind(self.tables(self.enterContext(failing(503)), self.enterContext(failing(400, refusal))))
+        error = json.loads(self.ask(proxy).body)["error"]
+        self.assertEqual("reasoning_refused", error["code"])
+        self.assertRegex(error["message"], r"Start a new chat\. Asked before: main \(answered 503\)\.$")
+
     def test_an_upstream_that_wants_a_longer_pause_is_not_asked_again(self) -> None:
         main, spare = self.enterContext(failing(503)), self.enterContext(failing(429, headers=(("Retry-After", "60"),)))
         with mock.patch.object(failover, "pause"):
