@@ -24,7 +24,7 @@ def sessions(context: AdminContext, fields: Mapping[str, str]) -> dict[str, Any]
 def find(context: AdminContext, fields: Mapping[str, str], session: str, number: str | None) -> dict[str, Any]:
     """A session and its nodes, without their messages; or one node with them."""
     with _store(context.services()) as store:
-        found = next((each for each in store.list(None) if each.uuid == session), None) if store is not None else None
+        found = store.get(None, session) if store is not None else None
         if store is None or found is None:
             raise NotFound("There is no such session, or it was deleted.", code="unknown_session")
         if number is not None:

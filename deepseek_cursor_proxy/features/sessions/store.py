@@ -136,21 +136,22 @@ class SessionStore:
             self.prune()
         return session
 
-    def get(self, caller: bytes, session: str) -> Session | None:
-        return next(iter(self._select("caller = ? AND uuid = ?", caller, session)), None)
+    def get(self, caller: bytes | None, session: str) -> Session | None:
+        """A session of a caller; of any caller for None, which only the owner may ask for."""
+        return next(iter(self._select("uuid = ?", caller, session)), None)
 
     def list(self, caller: bytes | None) -> Sequence[Session]:
         """The sessions of a caller, newest first; of all callers for None, which only the owner may ask for."""
-        return self._select("(? IS NULL OR caller = ?)", caller, caller)
+        return self._select("TRUE", caller)
 
-    def _select(self, condition: str, *values: object) -> Sequence[Session]:
-        with self.database.reader() as connection:
-            rows = connection.execute(
-                "SELECT uuid, name, tags, track_tree, reads_written_calls, model, created_at, used_at, "
-                "requests, nodes, tokens, cost FROM sessions "
-                f"WHERE {condition} AND (expires_at IS NULL OR expires_at > ?) ORDER BY created_at DESC, id DESC",
-                (*values, self._clock()),
-            ).fetchall()
+    def _select(self, condition: str, caller: bytes | None, *values: str) -> Sequence[Session]:
+        rows = self.database.select(
+            "SELECT uuid, name, tags, track_tree, reads_written_calls, model, created_at, used_at, "
+            "requests, nodes, tokens, cost FROM sessions "
+            f"WHERE {condition} AND (? IS NULL OR caller = ?) AND (expires_at IS NULL OR expires_at > ?) "
+            "ORDER BY created_at DESC, id DESC",
+            *(*values, caller, caller, self._clock()),
+        )
         return [_session(*row) for row in rows]
 
     def count(self) -> int:

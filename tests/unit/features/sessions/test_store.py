@@ -70,7 +70,7 @@ class TestSessions(StoreTestCase):
         found = self.store.get(ME, session)
         assert found is not None
         self.assertEqual(("Try 1 / ✓", ("a", "b")), (found.options.name, found.options.tags))
-        self.assertIsNone(self.store.get(OTHER, session))
+        self.assertEqual((None, found), (self.store.get(OTHER, session), self.store.get(None, session)))
         self.assertEqual([], self.store.list(OTHER))
         self.assertFalse(self.store.delete(OTHER, session))
         self.record(session, turn(user("a"), answer("b")), caller=OTHER)
