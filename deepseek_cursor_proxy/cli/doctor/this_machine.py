@@ -226,8 +226,12 @@ def check_store(subject: Subject) -> list[Finding]:
 def _check_file(path: Path, folder: Path, status: os.stat_result | None, subject: Subject) -> Finding:
     """The finding on the file; without a status there is none yet."""
     config, proxy = subject.config, subject.admin.proxy
+    rows = 0
     try:
-        rows = _read_through(path) if status is not None else 0
+        rows = _read_through(path)
+    except FileNotFoundError:
+        # Or one that is empty, as a proxy leaves it that was killed at its first start.
+        status = None
     except Unusable as fault:
         return failed(STORE, f"{path} cannot be used: {fault.reason}", fault.remedy)
     if not _can_write(path, folder):
@@ -248,13 +252,10 @@ def _check_file(path: Path, folder: Path, status: os.stat_result | None, subject
 
 
 def _read_through(path: Path) -> int:
-    """Have SQLite check the file as far as time allows; the number of reasonings. Raises Unusable."""
+    """Have SQLite check the file as far as time allows; the number of reasonings. Raises as `open_read_only`."""
     until = time.monotonic() + _READ_THROUGH_SECONDS
     with open_read_only(path) as connection:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        count = 0
-        if "reasonings" in tables:
-            count = int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
+        count = int(connection.execute("SELECT count(*) FROM reasonings").fetchone()[0])
         connection.set_progress_handler(lambda: int(time.monotonic() > until), _STEPS_BETWEEN_LOOKS)
         try:
             damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]

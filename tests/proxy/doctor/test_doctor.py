@@ -335,6 +335,11 @@ class BrokenTest(DoctorCase):
         # The tests may run as root, who can write everything.
         self.enterContext(mock.patch.object(this_machine, "_can_write", return_value=False))
 
+    def test_an_empty_file_of_a_store_is_one_that_will_be_created(self) -> None:
+        """The check itself failed: a proxy that is killed at its first start leaves such a file."""
+        self.store.touch()
+        self.assertIn("will be created", self.doctor().checks()["store"]["text"])
+
     @fails("store", "it is damaged", "move")
     def test_damaged_store(self) -> None:
         self.fill_store(50)
