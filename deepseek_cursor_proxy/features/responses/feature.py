@@ -186,12 +186,11 @@ class Jobs:
         with self._changed:
             return self._jobs.get((caller, job_id))
 
-    def cancel(self, job: Job) -> bool:
-        """Interrupt a job; `job.wait` waits for its end. False if it had ended."""
+    def cancel(self, job: Job) -> None:
+        """Interrupt a job; `job.wait` waits for its end."""
         with self._changed:
-            is_first = job.peer.set()
+            job.peer.set()
             self._changed.notify_all()
-        return is_first
 
     def stop(self, seconds: float) -> None:
         """Accept no more jobs, end the waiting ones, and after `seconds` the running ones. Idempotent."""

@@ -134,8 +134,8 @@ class WaitingChanges(WriteBehind[ResponseChange]):
 class ResponseStore(Table[ResponseChange]):
     """Called by any thread.
 
-    The lock lets one thread write at a time and protects `_in_work` and `_has_orphans`. Changes that
-    wait and the database have locks of their own, so that a lookup waits for no writer.
+    The lock lets one thread write at a time and protects `_in_work`. Changes that wait and the database have locks of
+    their own, so that a lookup waits for no writer.
     """
 
     name = "responses"
@@ -160,8 +160,6 @@ class ResponseStore(Table[ResponseChange]):
         super().__init__(database, **options)
         # A low limit is kept closely.
         self.writes_between_prunings = max(1, min(self.writes_between_prunings, int(self.max_rows) // 16))
-        # Whether responses of a process that died may still be unfinished in the file.
-        self._has_orphans = False
         self._lock = threading.Lock()
         # The responses that this process has yet to finish, by caller and id.
         self._in_work: set[tuple[bytes, str]] = set()
@@ -172,7 +170,6 @@ class ResponseStore(Table[ResponseChange]):
         self._unpacked: Memo[bytes, _Unpacked] = Memo(_MOST_BYTES_UNPACKED, lambda packed, each: each.size)
         # The same responses on an engine, which other proxies find.
         self._shared: Any = None
-        database.on_reopen(self._fail_orphans_after_reopen)
 
     def share(self, shared: Any) -> None:
         """Store on the engine too, before a change returns, and find what other proxies stored."""
@@ -370,32 +367,18 @@ class ResponseStore(Table[ResponseChange]):
         """Mark unfinished responses that this process does not work on as failed. Returns how many.
 
         No clock is involved, which may have been wrong when they were stored. If two proxies share a file, the second
-        marks the first's running responses failed; `update` overwrites that. A file that cannot be used at the start
-        is searched when it reopens.
+        marks the first's running responses failed; `update` overwrites that.
         """
-        self._has_orphans = True
-        with self._faults.guard("end what was interrupted"):
-            return self._fail_orphans()
-        return 0
-
-    def _fail_orphans_after_reopen(self) -> bool:
-        if self._has_orphans:
-            self._fail_orphans(despite_fault=True)
-        return True
-
-    def _fail_orphans(self, *, despite_fault: bool = False) -> int:
-        query = f"SELECT number, caller, id, body FROM responses WHERE {_IS_UNFINISHED}"
-        with self._lock:
-            failed = 0
+        failed, query = 0, f"SELECT number, caller, id, body FROM responses WHERE {_IS_UNFINISHED}"
+        with self._faults.guard("end what was interrupted"), self._lock:
             for number, caller, id, packed in self.database.select(query):
                 if (caller, id) not in self._in_work:
-                    failed += self._fail(number, failed_body(packed), despite_fault)
-            self._has_orphans = False
-            return failed
+                    failed += self._fail(number, failed_body(packed))
+        return failed
 
-    def _fail(self, number: int, body: bytes, despite_fault: bool) -> bool:
+    def _fail(self, number: int, body: bytes) -> bool:
         """Mark a response as failed, with this packed body. True if it was still unfinished."""
-        with self.database.transaction(despite_fault=despite_fault) as connection:
+        with self.database.transaction() as connection:
             changed = connection.execute(
                 "UPDATE responses SET status = 'failed', body = ?, size = size - length(body) + ? "
                 f"WHERE number = ? AND {_IS_UNFINISHED}",
@@ -408,8 +391,6 @@ class ResponseStore(Table[ResponseChange]):
         if self._shared is not None:
             self._shared.close()
         count = super().close()
-        with self._faults.guard("catch up"):
-            self._fail_orphans_after_reopen()
         if count:
             _log.warning("%d of the responses in memory never reached the store and are forgotten", count)
         return count

@@ -10,7 +10,6 @@ from unittest import mock
 from deepseek_cursor_proxy.features.responses import store as responses
 from deepseek_cursor_proxy.features.responses.endpoints import follow
 from deepseek_cursor_proxy.features.responses.store import EventLog, ResponseStore, StoredResponse, unpack_events
-from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.table import compress
 from tests.support.databases import StoreTestCase
 from tests.support.threads import leave_no_thread
@@ -178,21 +177,6 @@ class TestOrphans(ResponseStoreTestCase):
         self.assertTrue(found.body["error"]["message"])
         self.assertEqual([{"role": "user", "content": "Hi"}], found.input)
         self.assertEqual("completed", self.status("c"))
-
-    def test_orphans_in_a_file_that_could_not_be_used_at_the_start_fail_when_it_reopens(self) -> None:
-        self.store.put(ME, response("r", "in_progress"))
-        self.store.close()
-        self.database.close()
-        self.database = Database(self.path)
-        self.addCleanup(self.database.close)
-        self.now += 1
-        self.store = self.store_on(self.database)
-        self.assertEqual(0, self.store.fail_orphans())
-        self.database.reopen()
-        self.now += 1
-        self.store.put(ME, response("mine", "in_progress"))
-        self.assertEqual("failed", self.status("r"))
-        self.assertEqual("in_progress", self.status("mine"))
 
 
 class TestFaults(ResponseStoreTestCase):
