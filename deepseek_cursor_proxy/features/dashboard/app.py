@@ -182,8 +182,5 @@ def static_file(path: str, features: Traversable | None = None) -> HttpReply | N
         places += [feature.joinpath("views", found["name"]) for feature in features.iterdir()]
     for place in places:
         if place.is_file():
-            try:
-                return HttpReply(200, place.read_bytes(), (("Content-Type", _TYPES[found["type"]]),))
-            except OSError as error:
-                raise errors.Overloaded(f"The file cannot be read: {error.strerror}.", retry_after=1) from None
+            return HttpReply(200, place.read_bytes(), (("Content-Type", _TYPES[found["type"]]),))
     return None

@@ -176,14 +176,11 @@ class AdminService:
 
     @property
     def app(self) -> Any:
-        """The AdminApp; Overloaded when there are no descriptors left to import it."""
-        try:
-            if self._app is None:
-                with self._build_lock:
-                    self._app = self._app or load("features.dashboard.app:AdminApp")(self.context, self._routes)
-            return self._app
-        except OSError:
-            raise Overloaded("No file can be opened at the moment.", retry_after=1) from None
+        """The AdminApp, imported with the first request."""
+        if self._app is None:
+            with self._build_lock:
+                self._app = self._app or load("features.dashboard.app:AdminApp")(self.context, self._routes)
+        return self._app
 
     def reload(self, loaded: LoadedConfig) -> None:
         """Use these settings from now on."""

@@ -155,11 +155,6 @@ class ConnectionsTest(AdminCase):
             reply = read_reply(sock)
             self.assertEqual((200, "close"), (reply.status, reply.headers["connection"]))
 
-    def test_no_descriptors_left_is_a_503(self) -> None:
-        admin = self.admin(self.admin_proxy())
-        with mock.patch(f"{service.__name__}.load", side_effect=OSError(24, "Too many open files")):
-            self.assertEqual(503, self.get(admin, "/healthz").status)
-
     def test_an_idle_connection_does_not_delay_the_stop(self) -> None:
         admin = self.admin(self.admin_proxy())
         address = ("127.0.0.1", int(admin.url.rpartition(":")[2]))
