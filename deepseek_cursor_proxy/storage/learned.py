@@ -13,8 +13,6 @@ from deepseek_cursor_proxy.storage.faults import FaultGuard
 
 _log = logging.getLogger(__name__)
 
-# A user has a few upstreams; the table must not grow with every base URL ever tried.
-_MOST_FORMS = 256
 # One answer may be an accident: of a gateway with several servers, or of a model that writes about tags.
 _CONFIRMING_ANSWERS = 2
 
@@ -49,8 +47,6 @@ class ReasoningForms:
         """Count an answer that showed a form; a sure one is used before it is confirmed."""
         known = self._all()
         with self._lock:
-            if base_url not in known and len(known) >= _MOST_FORMS:
-                return
             last, count = self._pending.pop(base_url, ("", 0))
             count = count + 1 if last == form else 1
             was_confirmed = self._confirmed.get(base_url) == form
@@ -69,7 +65,7 @@ class ReasoningForms:
         if self._forms is None:
             found: dict[str, str] = {}
             with self._faults.guard("look up"):
-                found = dict(self._database.select("SELECT base_url, form FROM reasoning_forms LIMIT ?", _MOST_FORMS))
+                found = dict(self._database.select("SELECT base_url, form FROM reasoning_forms"))
             with self._lock:
                 # Another thread may have been first, and may have learned since.
                 if self._forms is None:

@@ -279,10 +279,7 @@ def _can_write(path: Path, folder: Path) -> bool:
 
 
 def _check_disk(path: Path, folder: Path) -> list[Finding]:
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError:
-        return []
+    free = shutil.disk_usage(folder).free
     if free >= _LITTLE_FREE:
         return [good(DISK, f"{free / 1e9:,.1f} GB free")]
     level = failed if free < _LEAST_FREE else warning

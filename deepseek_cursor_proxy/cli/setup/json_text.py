@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from deepseek_cursor_proxy.cli.setup.files import ChangedLines, EditResult, Record, Unreadable, digest, line_end
 
@@ -240,11 +240,7 @@ class JsonDocument:
         return f"{self._line_end}{indent}".join(lines)
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder()
 
 
 def _blank_comment(found: re.Match[str]) -> str:
