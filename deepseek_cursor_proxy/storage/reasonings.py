@@ -154,7 +154,7 @@ class ReasoningStore(Table[ReasoningEntry]):
         if self._waiting:
             # Older texts of the same keys come first.
             self.flush()
-        return self._waiting.write(new) is not None
+        return self._waiting.write(new)
 
     def find(self, keys: Collection[bytes], caller: bytes = b"") -> dict[bytes, list[str]]:
         """The different reasonings recorded under each known key, oldest first."""
@@ -211,7 +211,7 @@ class ReasoningStore(Table[ReasoningEntry]):
             self._shared.record(caller, entries)
         return {key: list(dict.fromkeys((*own.get(key, ()), *on_engine.get(key, ())))) for key in {**own, **on_engine}}
 
-    def _write(self, connection: sqlite3.Connection, entries: Sequence[ReasoningEntry]) -> Sequence[ReasoningEntry]:
+    def _write(self, connection: sqlite3.Connection, entries: Sequence[ReasoningEntry]) -> None:
         """Write entries, and the uses noted by lookups."""
         sha256, now = _sha256(), self.clock()
         with self._lock:
@@ -227,7 +227,6 @@ class ReasoningStore(Table[ReasoningEntry]):
         if used:
             connection.executemany(_ADD_USE, [(now, id, self._use_resolution()) for id in used])
         self._count_writes(sum([1 + len(entry.text) // _BYTES_PER_TURN for entry in entries]))
-        return entries
 
     def _write_uses(self) -> None:
         if self._used:

@@ -12,7 +12,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import Generic, TypedDict, TypeVar, Unpack
 
 from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard
@@ -79,12 +79,13 @@ class Table(Generic[_Entry]):
         if self.statements:
             database.require(self.statements)
 
-    def _write(self, connection: sqlite3.Connection, entries: Sequence[_Entry]) -> Sequence[Any]:
-        """Write entries in a transaction and return one result per entry."""
+    def _write(self, connection: sqlite3.Connection, entries: Sequence[_Entry]) -> None:
+        """Write entries in a transaction."""
         self._count_writes(len(entries))
-        return [self._write_entry(connection, entry) for entry in entries]
+        for entry in entries:
+            self._write_entry(connection, entry)
 
-    def _write_entry(self, connection: sqlite3.Connection, entry: _Entry) -> Any:
+    def _write_entry(self, connection: sqlite3.Connection, entry: _Entry) -> None:
         raise NotImplementedError
 
     def flush(self) -> None:

@@ -30,7 +30,7 @@ from deepseek_cursor_proxy.storage.database import Database
 from deepseek_cursor_proxy.storage.faults import FaultGuard, Locked, Unusable
 
 _Entry = TypeVar("_Entry")
-_WriteEntries = Callable[[sqlite3.Connection, Sequence[_Entry]], Sequence[Any]]
+_WriteEntries = Callable[[sqlite3.Connection, Sequence[_Entry]], object]
 
 _TRIES_AT_CLOSE = 10
 _SECONDS_BETWEEN_TRIES = 0.1
@@ -39,12 +39,11 @@ _MOST_WRITES_AT_ONCE = 64
 
 
 class _Write(Generic[_Entry]):
-    """The entries of one call, whether they were tried, and a result for each if they were written."""
+    """The entries of one call, whether they were tried, and whether they were written."""
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
         self.entries = entries
-        self.is_tried = False
-        self.results: list[Any] | None = None
+        self.is_tried = self.is_written = False
 
 
 class WriteBehind(Generic[_Entry]):
@@ -63,7 +62,7 @@ class WriteBehind(Generic[_Entry]):
     seconds_between_batches = 0.25
 
     def __init__(self, database: Database, write: _WriteEntries[_Entry], faults: FaultGuard) -> None:
-        """`write` writes entries in a transaction and returns one result per entry."""
+        """`write` writes entries in a transaction."""
         self._database = database
         self._write = write
         self._faults = faults
@@ -161,10 +160,8 @@ class WriteBehind(Generic[_Entry]):
 
     # Writing …
 
-    def write(self, entries: Sequence[_Entry]) -> list[Any] | None:
-        """Write entries at once, in one transaction with those of other threads.
-
-        Returns one result per entry, or None if the entries wait instead.
+    def write(self, entries: Sequence[_Entry]) -> bool:
+        """Write entries at once, in one transaction with those of other threads; False if they wait instead.
 
         A commit costs about the same for one turn as for thirty.
         """
@@ -175,15 +172,15 @@ class WriteBehind(Generic[_Entry]):
             while not mine.is_tried:
                 count = min(len(self._writes), _MOST_WRITES_AT_ONCE)
                 self._write_together([self._writes.popleft() for _ in range(count)])
-        return mine.results
+        return mine.is_written
 
     def _write_together(self, writes: Sequence[_Write[_Entry]]) -> None:
         entries = writes[0].entries if len(writes) == 1 else [entry for each in writes for entry in each.entries]
         try:
             with self._database.transaction() as connection:
-                results = iter(self._write(connection, entries))
+                self._write(connection, entries)
             for each in writes:
-                each.results = [next(results) for _ in each.entries]
+                each.is_written = True
             if self._by_key and self.replaces:
                 self.discard([key for entry in entries for key in self.keys(entry)])
         # Any exception, also one that is no fault of the file: no entry may be lost by it.

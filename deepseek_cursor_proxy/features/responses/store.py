@@ -217,20 +217,19 @@ class ResponseStore(Table[ResponseChange]):
     def _is_alive(self, row: ResponseRow) -> bool:
         return row.is_unfinished or self.clock() - row.created_at < _SECONDS_OF_UNKNOWN_CALLERS
 
-    def update(self, caller: bytes, response: StoredResponse) -> bool:
-        """Replace a stored response. True if it was stored; a deleted one stays deleted."""
+    def update(self, caller: bytes, response: StoredResponse) -> None:
+        """Replace a stored response; a deleted one stays deleted."""
         row = self._to_row(caller, response)
         with self._lock:
             if (caller, row.id) in self._of_unknown_callers:
                 self._hold(row)
-                return True
+                return
             self._note_work(row)
             waiting = self._waiting.latest(caller, row.id)
-            if waiting is not None and waiting.row is None:
-                return False
-            # A waiting insert stays an insert.
-            may_insert = waiting is not None and waiting.may_insert
-            return self._change(ResponseChange(caller, row.id, row, may_insert))
+            if waiting is None or waiting.row is not None:
+                # A waiting insert stays an insert.
+                may_insert = waiting is not None and waiting.may_insert
+                self._change(ResponseChange(caller, row.id, row, may_insert))
 
     def _note_work(self, row: ResponseRow) -> None:
         if row.is_unfinished:
@@ -274,30 +273,23 @@ class ResponseStore(Table[ResponseChange]):
         raw = _decompress(packed)
         return _Unpacked(json.loads(raw), len(raw), 0)
 
-    def _change(self, change: ResponseChange) -> bool:
-        """Make a change in the file, or keep it waiting. True if the response was stored before, or is now."""
+    def _change(self, change: ResponseChange) -> None:
+        """Make a change in the file, or keep it waiting."""
         is_shared = self._shared.change(change) if self._shared is not None else None
         if is_shared is False and change.row is not None:
             # Another proxy has deleted it.
-            self._waiting.write([change._replace(row=None)])
-            return False
-        was_there = self._waiting.write([change])
-        if is_shared:
-            return True
-        if was_there is not None:
-            return bool(was_there[0])
-        if not change.may_insert and change.row is not None:
+            change = change._replace(row=None)
+        is_written = self._waiting.write([change]) or is_shared
+        if not (is_written or change.may_insert or change.row is None):
             with self._faults.guard("look up"):
                 if self._select(change.caller, change.id, with_events=False) is None:
                     self._waiting.discard([(change.caller, change.id)])
-                    return False
-        return True
 
-    def _write_entry(self, connection: sqlite3.Connection, entry: ResponseChange) -> bool:
-        """Make a change. True if it replaced, deleted or inserted a row."""
+    def _write_entry(self, connection: sqlite3.Connection, entry: ResponseChange) -> None:
         caller, id, row, may_insert = entry
         if row is None:
-            return connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (caller, id)).rowcount > 0
+            connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (caller, id))
+            return
         # created_at stays: an update does not make a response younger.
         is_there = connection.execute(
             "UPDATE responses SET status = ?, size = ?, body = ?, input = ?, events = ? WHERE caller = ? AND id = ?",
@@ -309,7 +301,6 @@ class ResponseStore(Table[ResponseChange]):
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, row.size),
             )
-        return is_there > 0 or may_insert
 
     # Lookup …
 

@@ -209,10 +209,9 @@ class SessionStore:
             self._unpruned = 0
             self.database.background.run(self._prune_quietly)
 
-    def _write(self, connection: sqlite3.Connection, turns: Sequence[TurnOfSession]) -> Sequence[TurnOfSession]:
+    def _write(self, connection: sqlite3.Connection, turns: Sequence[TurnOfSession]) -> None:
         for turn in turns:
             self._add(connection, turn)
-        return turns
 
     def _add(self, connection: sqlite3.Connection, turn_of_session: TurnOfSession) -> None:
         session = self._find_or_begin(connection, turn_of_session)

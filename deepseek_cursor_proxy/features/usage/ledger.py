@@ -209,14 +209,13 @@ class UsageLedger(Table[RequestRecord]):
             return round(connection.execute(query, (_ROWS_OF_AVERAGE, model)).fetchone()[0] or 0)
         return 0
 
-    def _write(self, connection: sqlite3.Connection, entries: Sequence[RequestRecord]) -> Sequence[RequestRecord]:
+    def _write(self, connection: sqlite3.Connection, entries: Sequence[RequestRecord]) -> None:
         connection.executemany(_INSERT, map(_values, entries))
         for group, added in sum_by_day(entries).items():
             connection.execute(_ADD, (*_bounded(connection, group), *added))
         self._count_writes(len(entries))
         if lost := self._waiting.take_lost():
             _log.warning("usage could not be written; requests whose figures are lost: %d", lost)
-        return entries
 
 
 def sum_by_day(records: Iterable[RequestRecord]) -> dict[DayGroup, DaySums]:

@@ -62,7 +62,8 @@ class TestPutAndGet(ResponseStoreTestCase):
         self.store.put(ME, response("r"))
         self.assertIsNone(self.store.get(YOU, "r"))
         self.assertFalse(self.store.delete(YOU, "r"))
-        self.assertFalse(self.store.update(YOU, response("r", "failed")))
+        self.store.update(YOU, response("r", "failed"))
+        self.assertIsNone(self.store.get(YOU, "r"))
         self.store.put(YOU, response("r", "incomplete"))
         self.assertEqual("completed", self.status("r"))
 
@@ -71,7 +72,7 @@ class TestPutAndGet(ResponseStoreTestCase):
         self.store.put(ME, response("younger"))
         self.now += 1
         for status in ("in_progress", "completed"):
-            self.assertTrue(self.store.update(ME, response("r", status)))
+            self.store.update(ME, response("r", status))
             self.assertEqual(status, self.status("r"))
         self.store.put(ME, response("r"))
         self.assertEqual(["r", "younger"], self.ids())
@@ -82,7 +83,7 @@ class TestCallersThatAreNotKnown(ResponseStoreTestCase):
 
     def test_a_response_is_found_replaced_and_deleted_in_memory(self) -> None:
         self.store.put(ME, response("r", "queued"), is_known=False)
-        self.assertTrue(self.store.update(ME, response("r", "failed")))
+        self.store.update(ME, response("r", "failed"))
         self.assertEqual("failed", self.status("r"))
         self.assertIsNone(self.store.get(YOU, "r"))
         self.assertEqual([], self.ids())
@@ -94,7 +95,7 @@ class TestCallersThatAreNotKnown(ResponseStoreTestCase):
         self.store.put(YOU, response("yours"), is_known=False)
         self.store.accept(ME)
         self.assertEqual(["mine"], self.ids())
-        self.assertTrue(self.store.update(ME, response("mine")))
+        self.store.update(ME, response("mine"))
         self.restart()
         self.assertEqual("completed", self.status("mine"))
         self.assertIsNone(self.store.get(YOU, "yours"))
@@ -157,7 +158,7 @@ class TestPruning(ResponseStoreTestCase):
         self.fill(5)
         sum(self.store.prune())
         self.assertEqual(["queued", "in_progress"], self.ids())
-        self.assertTrue(self.store.update(ME, response("queued", "completed")))
+        self.store.update(ME, response("queued", "completed"))
         self.now += 10
         sum(self.store.prune())
         self.assertEqual(["in_progress"], self.ids())
@@ -191,15 +192,15 @@ class TestFaults(ResponseStoreTestCase):
     def test_changes_in_a_locked_file_are_found_and_written_when_it_reopens(self) -> None:
         for name in ("old", "gone"):
             self.store.put(ME, response(name, "in_progress"))
-        expected = {"old": "completed", "gone": None, "a": "completed", "b": None, "c": "queued"}
+        expected = {"old": "completed", "gone": None, "a": "completed", "b": None, "c": "queued", "never": None}
         with self.locked():
             for name in ("a", "b", "c"):
                 self.store.put(ME, response(name, "queued"))
-            for name, is_there in (("a", True), ("old", True), ("never", False)):
-                self.assertEqual(is_there, self.store.update(ME, response(name)), name)
+            for name in ("a", "old", "never"):
+                self.store.update(ME, response(name))
             for name in ("b", "gone"):
                 self.assertEqual([True, False], [self.store.delete(ME, name) for _ in range(2)])
-                self.assertFalse(self.store.update(ME, response(name)))
+                self.store.update(ME, response(name))
             self.assertEqual(expected, {name: self.status(name) for name in expected})
             self.assertIsNone(self.store.get(YOU, "a"))
             self.assertEqual(["old", "gone"], self.ids())
