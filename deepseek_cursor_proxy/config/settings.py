@@ -221,12 +221,6 @@ class ProxyConfig:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProxyConfig) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((self.upstream_base_url, self.upstream_model))
-
     def most_calls(self, model: str) -> int:
         """The number of calls to a model, or to an upstream with a limit of its own, that may run at once."""
         table = self.upstreams.get(model)
