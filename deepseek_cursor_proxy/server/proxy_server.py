@@ -12,7 +12,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -63,7 +63,6 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         # Protects what is built from `config`, and `config` itself, which `reconfigure` replaces while requests run.
         self._build_lock = threading.Lock()
         self._services: Services | None = None
-        self._app: App | None = None
         # Of the tunnel to us.
         self.tunnel_url = ""
         # For the page at /: where the dashboard is, if there is one.
@@ -79,12 +78,10 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
-    @property
+    @cached_property
     def app(self) -> App:
-        """The app, built for the first request; if two threads build one, both are the same."""
-        if self._app is None:
-            self._app = self._make_app(self.config)
-        return self._app
+        """The app, built for the first request."""
+        return self._make_app(self.config)
 
     def _make_app(self, config: ProxyConfig) -> App:
         return App(config, self.services, proxy.ROUTES, self.dashboard_url)
@@ -123,7 +120,7 @@ class DeepSeekProxyServer(ThreadingHTTPServer):
             # Built first: a failure changes nothing.
             former, self._services = self._services, self._build_services(config)
             self.config = config
-            self._app = self._make_app(config)
+            self.app = self._make_app(config)
         if former is not None:
             # Running exchanges may finish, then their connections are closed.
             former.upstream_client.close()

@@ -199,7 +199,7 @@ class TestUnexpected(HttpTestCase):
             raise LookupError("a bug")
 
         with self.assertLogs(connections.__name__, "ERROR") as logged:
-            proxy.server._app = broken  # type: ignore[assignment]
+            proxy.server.app = broken  # type: ignore[assignment]
             self.assert_error(proxy, HEALTH, 500)
         self.assertEqual(1, len(logged.output))
         self.assertNotIn("Traceback", logged.output[0])
