@@ -124,7 +124,8 @@ class _PooledRequest(urllib.request.Request):
 
     def __init__(self, destination: Destination, credential: str) -> None:
         # Without the host urllib would parse the URL twice.
-        super().__init__(destination.url, origin_req_host=destination.origin.host, method=destination.method)
+        self.origin = destination.origin
+        super().__init__(destination.url, origin_req_host=self.origin.host, method=destination.method)
         self.add_unredirected_header("Authorization", f"Bearer {credential}")
         headers = [("Host", self.host), *_HEADERS, *self.unredirected_hdrs.items()]
         # Without the line that depends on the body, and the blank one.
@@ -153,7 +154,7 @@ class _PoolHandler(urllib.request.BaseHandler):
     def http_open(self, request: _PooledRequest) -> UpstreamResponse:
         """Raises OSError, ValueError or ClientGone, with nothing left open."""
         call = request.call
-        origin, peer = call.destination.origin, call.peer
+        origin, peer = request.origin, call.peer
         connection = self._pool.take(origin, peer, call.before_wait)
         try:
             return self._call(request, connection)
