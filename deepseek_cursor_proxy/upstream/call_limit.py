@@ -37,7 +37,10 @@ class Slot:
     is_released: bool = False
 
     def release(self) -> None:
-        self.limit.release(self)
+        with self.limit._lock:
+            if not self.is_released:
+                self.is_released = True
+                self.limit._count(self.caller, -1)
 
 
 class CallLimit:
@@ -76,12 +79,6 @@ class CallLimit:
             before_wait()
             self._wait(peer, caller)
         return Slot(self, caller)
-
-    def release(self, slot: Slot) -> None:
-        with self._lock:
-            if not slot.is_released:
-                slot.is_released = True
-                self._count(slot.caller, -1)
 
     def _wait(self, peer: Peer | None, caller: bytes) -> None:
         try:

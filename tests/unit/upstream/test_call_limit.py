@@ -123,7 +123,7 @@ class TestCallLimit(unittest.TestCase):
         # By the third turn Ann has one, and Ben none.
         self.assertEqual([b"cy", b"ann", b"ben"], order)
         for caller in order:
-            limit.release(Slot(limit, caller))
+            Slot(limit, caller).release()
 
     def test_one_caller_does_not_fill_the_queue(self) -> None:
         limit = CallLimit(1, PATIENCE)
