@@ -37,7 +37,7 @@ class ReasoningForms:
         self._pending: dict[str, tuple[str, int]] = {}
 
     def get(self, base_url: str) -> str | None:
-        return self._all().get(base_url)
+        return (self._read() if self._forms is None else self._forms).get(base_url)
 
     def is_confirmed(self, base_url: str) -> bool:
         """Whether the form in use is confirmed, and the last answer showed no other."""
@@ -45,7 +45,7 @@ class ReasoningForms:
 
     def learn(self, base_url: str, form: str, *, is_sure: bool) -> None:
         """Count an answer that showed a form; a sure one is used before it is confirmed."""
-        known = self._all()
+        known = self._read() if self._forms is None else self._forms
         with self._lock:
             last, count = self._pending.pop(base_url, ("", 0))
             count = count + 1 if last == form else 1
@@ -61,16 +61,15 @@ class ReasoningForms:
             with self._faults.guard("record"), self._database.transaction() as connection:
                 connection.execute("INSERT OR REPLACE INTO reasoning_forms VALUES (?, ?)", (base_url, form))
 
-    def _all(self) -> dict[str, str]:
-        if self._forms is None:
-            found: dict[str, str] = {}
-            with self._faults.guard("look up"):
-                found = dict(self._database.select("SELECT base_url, form FROM reasoning_forms"))
-            with self._lock:
-                # Another thread may have been first, and may have learned since.
-                if self._forms is None:
-                    self._confirmed, self._forms = dict(found), found
-        return self._forms
+    def _read(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with self._faults.guard("look up"):
+            found = dict(self._database.select("SELECT base_url, form FROM reasoning_forms"))
+        with self._lock:
+            # Another thread may have been first, and may have learned since.
+            if self._forms is None:
+                self._confirmed, self._forms = dict(found), found
+            return self._forms
 
 
 class KeyNamespaces:
