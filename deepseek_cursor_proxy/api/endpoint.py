@@ -48,13 +48,14 @@ class Endpoint:
     Called by the thread of a connection and, for a background response, by the job's thread.
     """
 
-    def __init__(self, services: Services, report: RequestReport) -> None:
+    def __init__(self, services: Services, api: str, prefix: str = "") -> None:
+        """`api` is the one that the request came by, `prefix` what the prefix of its path names."""
         self._services = services
-        self._report = report
+        self.report = RequestReport(services.observers, services.numbers, api, prefix)
 
     def admit(self, request: HttpRequest) -> ClientRequest:
         """A request of a caller that is served, before its body is read; raises a ProxyError for any other."""
-        report, access = self._report, self._services.access
+        report, access = self.report, self._services.access
         caller = access.admit(request)
         namespace, name = identity.namespace(self._services.config.upstream_base_url, caller.credential), ""
         if caller.named is not None:
@@ -78,9 +79,9 @@ class GenerationEndpoint(Endpoint):
         raw = request.read_body()
         body, client.memory = self._services.memory.decode(raw)
         client.body = body if model is None else {**body, "model": model}
-        self._report.add_body(client.body, len(raw))
-        self._report.client = client_name(request, body)
-        client.name = ChatName(chat_id(request), self._report.client)
+        self.report.add_body(client.body, len(raw))
+        self.report.client = client_name(request, body)
+        client.name = ChatName(chat_id(request), self.report.client)
         if api is not None and self._services.config.passthrough:
             relayed = self._services.relay(self._services, client, api, raw)
             if relayed is not None:
@@ -125,9 +126,9 @@ class GenerationEndpoint(Endpoint):
 
     def reserve(self, client: ClientRequest) -> None:
         """Reserve what the request of a named key may use; raises a ProxyError. A job's request has its reservation."""
-        if client.caller.named is None or self._report.admission is not None:
+        if client.caller.named is None or self.report.admission is not None:
             return
-        self._report.admission = self._services.admit_chat(self._services, client.caller.named, client.chat)
+        self.report.admission = self._services.admit_chat(self._services, client.caller.named, client.chat)
 
     def reply(
         self,

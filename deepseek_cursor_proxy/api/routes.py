@@ -181,8 +181,9 @@ class App:
                 # Before the import: without descriptors they raise Overloaded, and an import raises OSError.
                 services = self._services()
                 endpoint_class, method = _load_endpoint(endpoint)
-                report = services.open_report(route.api, prefix)
-                reply = method(endpoint_class(services, report), request, group)
+                instance = endpoint_class(services, route.api, prefix)
+                report = instance.report
+                reply = method(instance, request, group)
                 header = _REQUEST_ID_HEADERS.get(route.api)
                 if header is not None and header not in dict(reply.headers):
                     added = ((header, new_request_id()), *added)
@@ -232,7 +233,7 @@ class App:
         """Report a request that ends with this error, unless its exchange has reported it."""
         route = route or _loggable(request)
         try:
-            (report or self._services().open_report("other")).refuse(route, error)
+            (report or load("api.endpoint:Endpoint")(self._services(), "other").report).refuse(route, error)
         except Exception:
             # Where the services cannot be built, there are no observers either.
             if isinstance(error, errors.ProxyError):

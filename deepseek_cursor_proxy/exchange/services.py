@@ -23,7 +23,6 @@ from deepseek_cursor_proxy.exchange.client_request import (
     Admission,
     ClientRequest,
     OpenExchange,
-    RequestReport,
     WrittenCalls,
 )
 from deepseek_cursor_proxy.exchange.feature import Feature
@@ -163,10 +162,6 @@ class Services:
         for feature in self.features:
             feature.reconfigure(services)
         return replace(services, observers=_build_observers(config, self.features))
-
-    def open_report(self, api: str, prefix: str = "") -> RequestReport:
-        """The report of a new request, which came by this API; `prefix` is what the prefix of its path names."""
-        return RequestReport(self.observers, self.numbers, api, prefix)
 
     def namespace_of(self, named: "NamedKey", own: bytes) -> bytes:
         """Whose reasoning a named key finds: that of its name, or of its group; `own` is the namespace of the key."""

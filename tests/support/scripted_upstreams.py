@@ -26,6 +26,7 @@ from deepseek_cursor_proxy.errors import (
     UpstreamTimeout,
 )
 from deepseek_cursor_proxy.exchange import failover
+from deepseek_cursor_proxy.exchange.client_request import RequestReport
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.failover import Retries
 from deepseek_cursor_proxy.observers.events import Event
@@ -277,7 +278,7 @@ class World:
         turns = [("user", "hi"), ("assistant", "Hello."), ("user", text)]
         messages = [{"role": role, "content": content} for role, content in turns]
         body = {"model": MODEL, "stream": self.case.stream, "messages": messages, "tools": tools}
-        report = self.services.open_report("chat")
+        report = RequestReport(self.services.observers, self.services.numbers, "chat")
         report.add_caller(ME)
         client = client_request(report, body, self.config, CLIENT_KEY, has_held_key=self.case.is_held)
         try:

@@ -152,7 +152,7 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
             # A job saves its response itself, with all of its events.
             if options.store and not options.background:
                 stored = StoredResponse(response, plan.input)
-                self._feature.store.put(plan.client.namespace, stored, is_known=bool(self._report.key))
+                self._feature.store.put(plan.client.namespace, stored, is_known=bool(self.report.key))
 
         kind = SummaryWriter if options.compacts else ResponseWriter
         return kind(plan.frame, plan.chat, time.monotonic, save)
@@ -165,7 +165,7 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
         self._services.access.check_call(plan.client.caller)
         self.reserve(plan.client)
         writer = self._writer(plan)
-        is_known = bool(self._report.key)
+        is_known = bool(self.report.key)
         unknown_caller_bytes = 0 if is_known else plan.client.report.body_bytes
         # Before anything is packed.
         self._feature.jobs.check(unknown_caller_bytes)
@@ -188,7 +188,7 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
         try:
             last = self._generate(plan, writer, job)
         except BaseException as error:
-            self._report.refuse("background response", error)
+            self.report.refuse("background response", error)
             if isinstance(error, errors.ClientGone):
                 last = writer.cancel()
             elif isinstance(error, errors.ProxyError):

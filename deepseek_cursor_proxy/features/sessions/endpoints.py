@@ -36,7 +36,7 @@ class SessionsEndpoint(GenerationEndpoint):
         raw = request.read_body()
         options = _options(decode_json_object(raw) if raw.strip() else {})
         with file_faults():
-            session = self._sessions.create(caller, options, is_known=bool(self._report.key))
+            session = self._sessions.create(caller, options, is_known=bool(self.report.key))
         shown = session_json(session, _base_url(request, session))
         return HttpReply.json({**shown, "ttl_seconds": options.ttl_seconds})
 
@@ -81,7 +81,7 @@ class SessionsEndpoint(GenerationEndpoint):
 
     def render(self, request: HttpRequest, _: str) -> HttpReply:
         """The prompt of a chat request in a session; nothing is sent."""
-        if not self._report.prefix:
+        if not self.report.prefix:
             raise NotFound("Prompts are rendered in a session, at /s/{id}/v1/chat/completions/render.")
         return self.serve(request, None, self._render)
 

@@ -69,7 +69,7 @@ class StatusLine(Feature):
 class StatusLineEndpoint(Endpoint):
     def show(self, request: HttpRequest, chat: str) -> HttpReply:
         self.admit(request)
-        line = self._services.get(StatusLine).line(self._report.key, chat)
+        line = self._services.get(StatusLine).line(self.report.key, chat)
         return HttpReply(200, line.encode(), (("Content-Type", "text/plain; charset=utf-8"),))
 
 

@@ -9,7 +9,7 @@ from unittest import TestCase, mock
 from deepseek_cursor_proxy.config import ProxyConfig
 from deepseek_cursor_proxy.conversation import Heartbeat
 from deepseek_cursor_proxy.exchange import failover
-from deepseek_cursor_proxy.exchange.client_request import ClientRequest
+from deepseek_cursor_proxy.exchange.client_request import ClientRequest, RequestReport
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.observers.events import Event
 from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
@@ -99,7 +99,9 @@ class ExchangeTestCase(TestCase):
     ) -> ClientRequest:
         body = {"model": "deepseek-v4-pro", "stream": stream}
         body["messages"] = [*messages] or [{"role": "user", "content": "hi"}]
-        return client_request(services.open_report("chat"), body, ProxyConfig(), **fields)
+        return client_request(
+            RequestReport(services.observers, services.numbers, "chat"), body, ProxyConfig(), **fields
+        )
 
     def stored_texts(self) -> list[str]:
         self.store.flush()
