@@ -33,7 +33,6 @@ from deepseek_cursor_proxy.exchange.client_request import ClientRequest, OpenExc
 from deepseek_cursor_proxy.exchange.exchange import Exchange
 from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.http1.messages import Body, Headers, HttpReply, HttpRequest
-from deepseek_cursor_proxy.observers.events import caller_digest
 from deepseek_cursor_proxy.reasoning import identity, thinking_blocks
 from deepseek_cursor_proxy.reasoning.thinking_blocks import show_reasoning
 
@@ -60,7 +59,7 @@ class Endpoint:
         namespace, name = identity.namespace(self._services.config.upstream_base_url, caller.credential), ""
         if caller.named is not None:
             namespace, name = self._services.namespace_of(caller.named, namespace), caller.named.name
-        report.add_caller(namespace, partial(access.knows, caller, caller_digest(namespace)), name)
+        report.add_caller(namespace, partial(access.knows, caller), name)
         client = ClientRequest(request, caller, report, namespace, access.upstream_key(caller))
         self._services.extend(client)
         return client

@@ -67,7 +67,7 @@ class RequestReport:
         self.api = api
         self.started_at = time.time()
         self.started = time.monotonic()
-        self._is_known: Callable[[], bool] = lambda: False
+        self._is_known: Callable[[str], bool] = lambda digest: False
         self.prefix = prefix
 
     @property
@@ -84,13 +84,15 @@ class RequestReport:
     @property
     def key(self) -> str:
         """The name of the caller, or a digest that names it; "" as long as it is not known (see `access`)."""
-        if not self._key and self.namespace and self._is_known():
+        if not self._key and self.namespace and self._is_known(digest := caller_digest(self.namespace)):
             # A key that was accepted stays so for the rest of the request.
-            self._key = self.name or caller_digest(self.namespace)
+            self._key = self.name or digest
         return self._key
 
-    def add_caller(self, namespace: bytes, is_known: Callable[[], bool] = lambda: True, name: str = "") -> None:
-        """`is_known` is asked again with every event: an upstream may have accepted the key by then."""
+    def add_caller(
+        self, namespace: bytes, is_known: Callable[[str], bool] = lambda digest: True, name: str = ""
+    ) -> None:
+        """`is_known` is asked by the caller's digest, again with every event: its key may be accepted by then."""
         self.namespace = namespace
         self._is_known = is_known
         self.name = name
@@ -106,10 +108,10 @@ class RequestReport:
         request = request or ChatRequest(self.requested_model, "", ())
         # In the order of the fields: with names it takes twice as long.
         return RequestFacts(
-            *(self.number, self.started_at, self.api, self.key, request.requested_model, request.model, self.stream),
-            *(len(request.messages), len(request.tools), self.body_bytes, self.conversation, self.client),
+            self.number, self.started_at, self.api, self.key, request.requested_model, request.model, self.stream,
+            len(request.messages), len(request.tools), self.body_bytes, self.conversation, self.client,
             request.chat_name.id[:_LONGEST_CHAT_ID],
-        )
+        )  # fmt: skip
 
     def copy_for(self, emit: Callable[[Event], None]) -> "RequestReport":
         """A copy of the report, of one of several choices, whose events go to this function."""
