@@ -352,10 +352,10 @@ class Exchange:
         mixed_names = reply.other_reasoning_names if reply.has_mixed_names else ()
         # In the order of the fields: with names it takes twice as long.
         return Finished(
-            *(facts, self._end, timing, message, reply.finish_reason, usage, upstream, attempt.is_cached),
-            *(attempt.prepared, len(reasons), divergence, tokens, last_prompt, cost, mixed_names, ()),
-            *(tuple(reasons), tuple(self._failover.rerouted), repair),
-        )
+            facts, self._end, timing, message, reply.finish_reason, usage, upstream, attempt.is_cached,
+            attempt.prepared, len(reasons), divergence, tokens, last_prompt, cost, mixed_names, (),
+            tuple(reasons), tuple(self._failover.rerouted), repair,
+        )  # fmt: skip
 
     def _cost(self, tokens: Tokens | None, at: float) -> Cost | None:
         """The cost of an answer that ended at this Unix time; None if no usage or no price is known."""
