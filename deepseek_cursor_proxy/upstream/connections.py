@@ -8,6 +8,7 @@ translate; those of a proxy name the proxy.
 """
 
 import errno
+import mmap
 import os
 import socket
 import ssl
@@ -43,6 +44,8 @@ _IDLE_SECONDS = 50.0
 # An editor with a few agents never needs more.
 _IDLE_CONNECTIONS = 64
 _RECEIVE_BYTES = 65536
+# Most events have 300 bytes.
+_FEW_BYTES = 4096
 # Long enough for TCP to send a lost packet again; then the next address of the name is tried.
 _ADDRESS_SECONDS = 2.0
 # What the systems call a connect that is under way.
@@ -92,6 +95,10 @@ class Connection:
         # TLS may have input that no wait sees, because it has left the system's buffers already.
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._sock.setblocking(False)
+        # `recv` allocates all that it may return, and then shrinks that to 300 bytes for an event: with 400 streams the
+        # rests are spread over 10 MB of glibc's memory. After as many bytes as this has, more are expected.
+        self._buffer = mmap.mmap(-1, _FEW_BYTES)
+        self._expects_more = False
         # What arrived while the request was still being sent; b"" when the server closed.
         self._early: bytes | None = None
         self._waiter = self._idle_waiter = ReadWaiter(sock)
@@ -141,7 +148,12 @@ class Connection:
         wait = self._waiter.wait
         while (self._tls is not None and self._tls.pending()) or wait(until - time.monotonic()):
             try:
-                return self._sock.recv(_RECEIVE_BYTES)
+                if self._expects_more:
+                    data = self._sock.recv(_RECEIVE_BYTES)
+                else:
+                    data = self._buffer[: self._sock.recv_into(self._buffer)]
+                self._expects_more = len(data) >= _FEW_BYTES
+                return data
             except (BlockingIOError, ssl.SSLWantReadError):
                 # A TLS record that is not complete yet, or a spurious event.
                 wait = self._waiter.wait
