@@ -163,7 +163,10 @@ def pack_items(api: str, items: Sequence[Mapping[str, Any]]) -> str:
 def place_items(
     items: Sequence[tuple[Mapping[str, Any], int, int]], thoughts: Sequence[str], texts: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """The items, each given with the thoughts and texts before it, and the lengths of both in their places."""
+    """The items, each given with the thoughts and texts before it, and the lengths of both in their places.
+
+    Thoughts and texts are either lists or one string each.
+    """
     found: list[Mapping[str, Any]] = []
     thoughts_at = texts_at = 0
     for item, thoughts_end, texts_end in [*items, ({}, len(thoughts), len(texts))]:
@@ -294,7 +297,7 @@ Batches = Generator[Batch, None, None]
 class Reply:
     """Adds up the deltas of one answer. Used by the one thread that runs the exchange.
 
-    An answer is held as the pieces that came, and joined once, when its message is asked for: a long one stays linear.
+    An answer is held in pieces, and joined when its message is asked for: see `add_piece`.
     """
 
     # All of an answer is held until it is stored. A million tokens are four million characters: what is longer than
@@ -306,8 +309,8 @@ class Reply:
     size = 0
     finish_reason: str | None = None
     is_finished = False
-    # How many pieces of reasoning came under another name only.
-    _other_pieces = 0
+    # Whether reasoning came as `reasoning_content`.
+    _has_native = False
     _has_empty_reasoning = False
     # Until the next delta.
     _message: Message | None = None
@@ -319,7 +322,7 @@ class Reply:
         self._text: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
         self._details: list[dict[str, Any]] = []
-        # Each with the pieces of reasoning and of text before it.
+        # Each with the characters of reasoning and of text before it.
         self._server_items: list[tuple[Mapping[str, Any], int, int]] = []
 
     def add(self, delta: Delta) -> None:
@@ -332,27 +335,26 @@ class Reply:
             return
         self._message = None
         if reasoning:
-            self._reasoning.append(reasoning)
+            add_piece(self._reasoning, reasoning)
+            self._has_native = self._has_native or other is None or other.is_native
         elif reasoning is not None:
             self._has_empty_reasoning = True
         if other is not None:
             self._other_names[other.name] = None
-            if reasoning and not other.is_native:
-                self._other_pieces += 1
             merge_details(self._details, other.details)
             values = [value for detail in other.details for value in detail.values()]
             self.size += sum(len(value) if isinstance(value, str) else 16 for value in values)
         if text:
-            self._text.append(text)
+            add_piece(self._text, text)
         if server is not None:
-            before = len(self._reasoning), len(self._text)
+            before = sum(map(len, self._reasoning)), sum(map(len, self._text))
             self._server_items += [(piece.item, *before) for piece in server.pieces if piece.is_whole]
             self.size += server.size
         for piece in calls:
             call = self._calls.setdefault(piece.index, _PartialCall())
             # Later pieces may repeat id and name, empty or in full; they are never continued.
             call.id, call.name = call.id or piece.id, call.name or piece.name
-            call.arguments.append(piece.arguments)
+            add_piece(call.arguments, piece.arguments)
             self.size += len(piece.id) + len(piece.name) + len(piece.arguments)
         if finish_reason:
             self.finish_reason, self.is_finished = finish_reason, True
@@ -380,7 +382,7 @@ class Reply:
     @property
     def has_mixed_names(self) -> bool:
         """Whether upstream used `reasoning_content` and other names in the same answer."""
-        return bool(self._other_names) and len(self._reasoning) > self._other_pieces
+        return bool(self._other_names) and self._has_native
 
     def message(self) -> Message:
         if self._message is None:
@@ -391,7 +393,7 @@ class Reply:
                 details = json.dumps(self._details, ensure_ascii=False, separators=(",", ":"))
                 self._message = self._message._replace(details=details)
             if self._server_items:
-                items = place_items(self._server_items, self._reasoning, self._text)
+                items = place_items(self._server_items, "".join(self._reasoning), "".join(self._text))
                 self._message = self._message._replace(server_items=pack_items("answer", items))
         return self._message
 
@@ -424,6 +426,18 @@ def merge_details(known: list[dict[str, Any]], new: Sequence[Mapping[str, Any]])
                 target[name] = before + value
             elif value is not None:
                 target[name] = value
+
+
+# A piece alone takes 72 bytes beside its text, which has five characters.
+_MOST_PIECES = 64
+_BYTES_PER_PIECE = 72
+
+
+def add_piece(pieces: list[str], piece: str) -> None:
+    """Append a piece; pieces that take more memory than their text become one. Linear in the text."""
+    pieces.append(piece)
+    if len(pieces) > _MOST_PIECES and len(pieces) * _BYTES_PER_PIECE > len(pieces[0]):
+        pieces[:] = ("".join(pieces),)
 
 
 def join_pieces(pieces: Sequence[str]) -> str:

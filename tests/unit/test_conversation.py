@@ -11,6 +11,8 @@ from deepseek_cursor_proxy.conversation import (
     Message,
     OtherReasoning,
     Reply,
+    ServerDelta,
+    ServerPiece,
     ToolCall,
     merge_details,
 )
@@ -88,6 +90,26 @@ class TestReply(unittest.TestCase):
     def test_a_character_cut_in_two_becomes_whole(self) -> None:
         message = reply_of(Delta(text="a\ud83d"), Delta(text="\ude00b"), Delta(text="\ud800")).message()
         self.assertEqual("a\U0001f600b\ud800", message.content)
+
+    def test_a_long_answer_takes_about_as_much_memory_as_its_text(self) -> None:
+        for name in ("reasoning", "text", "calls"):
+            with self.subTest(name), traced_memory() as memory:
+                reply = Reply()
+                for number in range(5000):
+                    piece = f"{number:05}"
+                    reply.add(
+                        Delta(calls=(CallPiece(0, arguments=piece),)) if name == "calls" else Delta(**{name: piece})
+                    )
+                self.assertLess(memory.held(), 2.5 * reply.size)
+
+    def test_the_place_of_a_servers_item_is_between_the_characters_around_it(self) -> None:
+        reply = Reply()
+        for at in range(300):
+            item = ServerDelta((ServerPiece(at, {"at": at}),)) if at in (100, 250) else None
+            reply.add(Delta(reasoning="because", text="so", server=item))
+        items = json.loads(reply.message().server_items or "{}")["answer"]
+        self.assertEqual([707, 202, 1050, 300, 343, 98], [item["length"] for item in items if "length" in item])
+        self.assertEqual([2, 5], [at for at, item in enumerate(items) if "at" in item])
 
     def test_parallel_calls_keep_their_order_and_a_repeated_name_is_not_continued(self) -> None:
         reply = reply_of(

@@ -12,7 +12,16 @@ chunks are spliced into events without being encoded again.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from deepseek_cursor_proxy.conversation import Batch, CallPiece, Delta, Heartbeat, ServerDelta, ServerPiece, join_pieces
+from deepseek_cursor_proxy.conversation import (
+    Batch,
+    CallPiece,
+    Delta,
+    Heartbeat,
+    ServerDelta,
+    ServerPiece,
+    add_piece,
+    join_pieces,
+)
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
 from deepseek_cursor_proxy.deepseek.usage import count_of
 from deepseek_cursor_proxy.errors import ClientGone, ProxyError
@@ -76,7 +85,7 @@ class Block:
 
     def write(self, text: str, strings: Iterable[bytes]) -> bytes:
         """The deltas of a text; `strings` are its pieces as they are between the quotes of JSON."""
-        self._pieces.append(text)
+        add_piece(self._pieces, text)
         return b"".join([string.join(self._around) for string in strings])
 
     def finish(self) -> bytes:

@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.conversation import (
     ServerDelta,
     ServerPiece,
     ToolCall,
+    add_piece,
     join_pieces,
 )
 from deepseek_cursor_proxy.deepseek.error_messages import early_end
@@ -123,7 +124,7 @@ class StreamedTextItem(Item):
     _delta: "Splice"
 
     def write(self, text: str, strings: Sequence[bytes]) -> None:
-        self._pieces.append(text)
+        add_piece(self._pieces, text)
         self._events.splice(self._delta, strings)
 
 
@@ -198,7 +199,7 @@ class TextItem(StreamedTextItem):
         self._events.add("response.content_part.added", **self._at, part=self._part())
 
     def write_with_logprobs(self, text: str, logprobs: list[dict[str, Any]]) -> None:
-        self._pieces.append(text)
+        add_piece(self._pieces, text)
         for entry in logprobs:
             self._logprobs_left -= 1 + len(entry["top_logprobs"])
             if self._logprobs_left >= 0:
@@ -314,12 +315,12 @@ class CallItem(Item):
         return {**item, **({"namespace": self._namespace} if self._namespace else {}), self._field: self.text}
 
     def write(self, arguments: str) -> None:
-        self._arguments.append(arguments)
+        add_piece(self._arguments, arguments)
         self._write_text(arguments if self._reader is None else self._reader.feed(arguments))
 
     def _write_text(self, text: str) -> None:
         if text:
-            self._pieces.append(text)
+            add_piece(self._pieces, text)
             self._events.splice(self._delta, [encode_json(text)[1:-1]])
 
     def finish(self) -> None:
