@@ -25,6 +25,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.fake_deepseek import Answer, Call, FakeDeepSeek
 from tests.interop import packages
 from tests.support.harness import RunningProxy
+from tests.support.ports import server_port
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "node"
@@ -70,7 +71,7 @@ class ClientCase(unittest.TestCase):
         self.said: list[Answer] = []
         self.fake = self.enterContext(FakeDeepSeek(responder=lambda payload: self.respond(payload), keys={KEY}))
         self.proxy: RunningProxy | None = None
-        self._port = 0
+        self._port = self.enterContext(server_port())
         self.addCleanup(self.stop_proxy)
 
     def script(self, payload: Json) -> Answer:
@@ -89,7 +90,6 @@ class ClientCase(unittest.TestCase):
             path.unlink()
         store = ReasoningStore(place / "reasoning.sqlite3")
         self.proxy = RunningProxy(self.fake.url, store, port=self._port, **settings)
-        self._port = self.proxy.server.server_port
         self.url = self.proxy.url.removesuffix("/v1")
         return self.url
 

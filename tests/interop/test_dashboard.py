@@ -16,6 +16,7 @@ from tests.support.admin_client import ADMIN_KEY, AdminCase
 from tests.support.cursor import WEATHER_TOOLS, run_weather_tool
 from tests.support.harness import RunningProxy, chat_body
 from tests.support.polling import wait_until
+from tests.support.ports import server_port
 
 # What a browser says of its own about replies that are no success, and about a server that is away.
 UNAUTHORISED, GONE = "401 (Unauthorized)", ("net::ERR_", "Failed to load resource")
@@ -319,7 +320,8 @@ class AccessTest(DashboardCase):
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
     def test_a_proxy_that_stops_is_found_again_when_it_runs(self) -> None:
-        proxy, admin = self.start()
+        port = self.enterContext(server_port())
+        proxy, admin = self.start(admin_port=port)
         self.talk(proxy)
         page = self.dashboard(admin, expected=GONE)
         admin.close()
@@ -327,7 +329,7 @@ class AccessTest(DashboardCase):
         expect(self.rows(page, "Newest requests").get_by_role("cell", name="deepseek-v4-pro").first).to_be_visible()
         page.keyboard.press("3")
         expect(page.get_by_text("This could not be loaded")).to_be_visible()
-        again = self.start(admin_port=int(admin.url.rpartition(":")[2]))[1]
+        again = self.start(admin_port=port)[1]
         self.assertEqual(admin.url, again.url)
         page.get_by_role("button", name="Try now").click()
         expect(page.get_by_text("Live", exact=True)).to_be_visible()

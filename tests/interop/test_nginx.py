@@ -10,6 +10,7 @@ from deepseek_cursor_proxy.features.request_log.feature import RequestLog
 from tests.fake_deepseek import Answer
 from tests.support.harness import PATIENCE, RunningProxy, SocketTestCase, read_reply, read_until, request_bytes
 from tests.support.polling import wait_until
+from tests.support.ports import server_port
 from tests.support.systems import ROOT
 
 CONFIGURATION = ROOT / ".github" / "docker" / "nginx.team.conf"
@@ -28,8 +29,7 @@ class NginxTest(SocketTestCase):
 
     def start(self) -> int:
         """Run nginx with the file, its names and ports replaced; its port."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = int(free.getsockname()[1])
+        port = self.enterContext(server_port())
         text = CONFIGURATION.read_text(encoding="utf-8").replace("listen 8080;", f"listen 127.0.0.1:{port};")
         for number, proxy in enumerate(self.proxies, 1):
             text = text.replace(f"proxy{number}:9000", "{}:{}".format(*proxy.address))

@@ -20,6 +20,7 @@ from typing import Any
 from deepseek_cursor_proxy.features.redis.client import SLOTS, key_of, slot_of
 from deepseek_cursor_proxy.features.redis.connection import ReplyError
 from tests.support.polling import PATIENCE
+from tests.support.ports import server_port
 from tests.support.raw_upstream import CERTIFICATE, KEY
 from tests.support.resp_commands import CommandError, Database, error_reply
 
@@ -59,14 +60,16 @@ class RespServer:
         self._listener: socket.socket | None = None
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        self.port = 0
+        self._held_port = server_port()
 
     def __enter__(self) -> "RespServer":
+        self.port = self._held_port.__enter__()
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.stop()
+        self._held_port.__exit__(*error)
 
     @property
     def url(self) -> str:
@@ -74,7 +77,6 @@ class RespServer:
 
     def start(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", self.port), reuse_port=False)
-        self.port = self._listener.getsockname()[1]
         self._start_thread(self._accept, self._listener)
 
     def stop(self) -> None:

@@ -24,6 +24,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from deepseek_cursor_proxy.upstream import connections
 from tests.fake_deepseek import FakeDeepSeek
 from tests.support.admin_client import AdminCase
+from tests.support.ports import closed_port, server_port
 from tests.support.raw_upstream import HANG, RawUpstream, ScriptedReply, TunnelProxy
 from tests.support.resp_server import RespServer
 from tests.support.slow_relay import SlowRelay
@@ -68,12 +69,8 @@ class DoctorCase(AdminCase):
         ours = {name: os.environ[name] for name in ("SYSTEMROOT", "TEMP", "TMP", "TMPDIR") if name in os.environ}
         ours |= {"HOME": str(self.home), "USERPROFILE": str(self.home), "DEEPSEEK_API_KEY": SECRET, "PATH": ""}
         ours["DEEPSEEK_CURSOR_PROXY_BASE_URL"] = self.fake.url
-        ours[PORT] = str(self.free_port())
+        ours[PORT] = str(self.enterContext(server_port()))
         self.enterContext(mock.patch.dict(os.environ, ours, clear=True))
-
-    def free_port(self) -> int:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            return int(listener.getsockname()[1])
 
     def pretend_to_run(self) -> None:
         """A proxy that does not run is a finding; most tests are about others."""
@@ -296,7 +293,7 @@ class BrokenTest(DoctorCase):
 
     @fails("upstream", "cannot be reached", "check network")
     def test_no_listener(self) -> None:
-        self.use_upstream(f"http://127.0.0.1:{self.free_port()}")
+        self.use_upstream(f"http://127.0.0.1:{self.enterContext(closed_port())}")
 
     @fails("upstream", "did not answer within", "status.deepseek.com")
     def test_silent(self) -> None:

@@ -16,6 +16,7 @@ from deepseek_cursor_proxy.cli import signals
 from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.support.harness import request_bytes
 from tests.support.polling import wait_until
+from tests.support.ports import server_port
 from tests.support.program import COMMAND_WITH_TIME_FOR_SIGNALS, ENDLESS_GRACE, PATIENCE, WINDOWS, ServeTest
 from tests.support.width import width
 
@@ -56,20 +57,17 @@ class BlockedLogTestCase(ServeTest):
 
     def start(self, *arguments: str, shell: str = "", **streams: Any) -> Program:
         """A proxy that is up; `shell` redirects its streams as a user would."""
-        while True:
-            # It cannot tell us which port it took, and another program may be quicker to take a free one.
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                port = free.getsockname()[1]
-            command = [*self.command, "--port", str(port), "--base-url", self.fake.url, *arguments]
-            if shell:
-                command = ["/bin/sh", "-c", f'exec "$@" {shell}', "sh", *command]
-            process = subprocess.Popen(command, env=self.environment(), **streams)
-            self.addCleanup(process.wait)
-            self.addCleanup(process.kill)
-            program = Program(process, port)
-            wait_until(lambda it=program: it.is_up() or it.process.poll() is not None)  # type: ignore[misc]
-            if process.poll() is None:
-                return program
+        # It cannot tell us which port it took.
+        port = self.enterContext(server_port())
+        command = [*self.command, "--port", str(port), "--base-url", self.fake.url, *arguments]
+        if shell:
+            command = ["/bin/sh", "-c", f'exec "$@" {shell}', "sh", *command]
+        process = subprocess.Popen(command, env=self.environment(), **streams)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        program = Program(process, port)
+        wait_until(program.is_up)
+        return program
 
     def full_pipe(self) -> int:
         reading, writing = os.pipe()

@@ -12,6 +12,7 @@ from deepseek_cursor_proxy.upstream import breaker
 from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.support.harness import read_reply, request_bytes
 from tests.support.histories import TOOLS
+from tests.support.ports import server_port
 from tests.support.upstreams import UpstreamsTestCase
 from tests.support.width import width
 
@@ -37,7 +38,8 @@ class TestUpstreamThatDies(UpstreamsTestCase):
 
     def test_every_question_is_answered_once_while_an_upstream_is_killed_and_restarted(self) -> None:
         turns = width(6, 20)
-        main, spare = (FakeDeepSeek(responder=own_words) for _ in range(2))
+        port = self.enterContext(server_port())
+        main, spare = FakeDeepSeek(responder=own_words, port=port), FakeDeepSeek(responder=own_words)
         main.start()
         self.enterContext(spare)
         proxy = self.behind(self.tables(main, spare), retry_budget=0)
@@ -67,7 +69,7 @@ class TestUpstreamThatDies(UpstreamsTestCase):
             reached[0].wait(MUCH_PATIENCE)
             main.close()
             reached[1].wait(MUCH_PATIENCE)
-            revived.append(self.revive(main))
+            revived.append(self.enterContext(FakeDeepSeek(responder=own_words, port=port)))
             answers = [each.result(MUCH_PATIENCE) for each in chats]
         self.assertTrue(spare.accepted, "the chats went on elsewhere")
         self._check(answers, [main, spare, *revived], turns)
@@ -75,10 +77,6 @@ class TestUpstreamThatDies(UpstreamsTestCase):
         before = len(revived[0].accepted)
         self.assertEqual(200, self.ask(proxy, "a new chat").status)
         self.assertEqual(before + 1, len(revived[0].accepted))
-
-    def revive(self, dead: FakeDeepSeek) -> FakeDeepSeek:
-        again = FakeDeepSeek(responder=own_words, port=int(dead.url.rpartition(":")[2]))
-        return self.enterContext(again)
 
     def _check(self, answers: list[list[str]], fakes: list[FakeDeepSeek], turns: int) -> None:
         asked = Counter(question_of(payload) for fake in fakes for payload in fake.accepted)

@@ -28,6 +28,7 @@ from deepseek_cursor_proxy.upstream.connections import (
 )
 from tests.support.harness import SocketTestCase
 from tests.support.polling import wait_until
+from tests.support.ports import closed_port
 from tests.support.raw_upstream import CERTIFICATE, KEEP, KEY, RawUpstream, ScriptedReply, TunnelProxy
 from tests.support.threads import in_background
 from tests.unit.net.test_wait import Client
@@ -40,11 +41,6 @@ ANSWER = ScriptedReply.of(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", KEE
 
 def answering(_: bytes) -> ScriptedReply:
     return ANSWER
-
-
-def closed_address() -> tuple[str, int]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()
 
 
 class ConnectingTestCase(SocketTestCase):
@@ -198,14 +194,14 @@ class TestTls(ConnectingTestCase):
 
 class TestAddresses(ConnectingTestCase):
     def test_a_refused_connection_is_reported_in_the_words_of_the_system(self) -> None:
-        url = f"http://127.0.0.1:{closed_address()[1]}"
+        url = f"http://127.0.0.1:{self.enterContext(closed_port())}"
         message = self.failure(url, UpstreamFailed)
         self.assertIn("cannot be reached (Connection refused)", message)
         self.assertIn(url.removeprefix("http://"), message)
 
     def test_a_refused_connection_is_reported_in_words_where_strerror_knows_no_socket_errors(self) -> None:
         """On Windows."""
-        url = f"http://127.0.0.1:{closed_address()[1]}"
+        url = f"http://127.0.0.1:{self.enterContext(closed_port())}"
         with (
             mock.patch.object(os, "strerror", return_value="Unknown error"),
             mock.patch.object(socket, "errorTab", {errno.ECONNREFUSED: "Connection refused."}, create=True),
@@ -224,7 +220,7 @@ class TestAddresses(ConnectingTestCase):
 
     def test_a_dead_address_leaves_time_for_the_next(self) -> None:
         upstream = self.upstream(tls=False)
-        closed = closed_address()
+        closed = ("127.0.0.1", self.enterContext(closed_port()))
         with self.resolving(closed, closed, ("127.0.0.1", upstream.port)):
             self.open(self.origin(upstream, "several.test"))
 
@@ -248,7 +244,7 @@ class TestAddresses(ConnectingTestCase):
             self.open(self.origin(upstream, "silent.test"), peer)
 
     def test_when_all_addresses_are_dead_the_failure_is_that_of_the_last(self) -> None:
-        closed = closed_address()
+        closed = ("127.0.0.1", self.enterContext(closed_port()))
         with self.resolving(closed, closed), self.assertRaises(ConnectionRefusedError):
             self.open(Origin("http", "several.test", 1))
 
@@ -350,7 +346,7 @@ class TestProxies(ConnectingTestCase):
                 self.assertNotIn("hidden", message)
 
     def test_an_https_proxy_that_is_not_there_is_named(self) -> None:
-        environment = {"HTTPS_PROXY": f"http://127.0.0.1:{closed_address()[1]}"}
+        environment = {"HTTPS_PROXY": f"http://127.0.0.1:{self.enterContext(closed_port())}"}
         self.assertIn("Check network and HTTPS_PROXY", self.failure(self.URL, UpstreamFailed, environment=environment))
 
     def test_an_https_proxy_that_cannot_be_used_is_a_failure_of_the_call(self) -> None:

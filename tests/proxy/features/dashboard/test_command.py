@@ -5,11 +5,11 @@ import http.client
 import os
 import re
 import signal
-import socket
 import unittest
 
 from tests.support.admin_client import fetch
 from tests.support.harness import RawReply
+from tests.support.ports import closed_port
 from tests.support.program import ENDLESS_GRACE, PATIENCE, WINDOWS, Process, ServeTest, address
 
 UPSTREAM = ("--base-url", "http://127.0.0.1:9")
@@ -125,8 +125,7 @@ class DashboardTest(ServeTest):
         self.assertRegex(line, "^no proxy with a dashboard runs with the store .+; start it with `.+`, or give")
         # What a killed one leaves behind.
         self.directory.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
+        port = self.enterContext(closed_port())
         (self.directory / f"admin-{port}.url").write_text(f"http://127.0.0.1:{port}")
         self.assertRegex(self.refusal("dashboard"), "^no proxy with a dashboard runs")
 

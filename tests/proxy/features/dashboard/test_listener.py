@@ -19,6 +19,7 @@ from deepseek_cursor_proxy.storage.reasonings import ReasoningStore
 from tests.support.admin_client import ADMIN_KEY, AdminCase
 from tests.support.harness import PATIENCE, chat_body, read_reply
 from tests.support.polling import wait_until
+from tests.support.ports import closed_port
 
 WITH_KEY = ("/healthz", "/readyz", "/metrics", "/api/stats", "/api/requests", "/api/requests/1", "/api/usage")
 WITH_KEY += ("/api/config", "/absent", "/admin.key", "//", "/../admin.key")
@@ -176,8 +177,7 @@ class HealthTest(AdminCase):
         self.assertEqual([], self.fake.seen)
 
     def test_an_upstream_out_of_reach_is_named(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
+        port = self.enterContext(closed_port())
         admin = self.admin(self.admin_proxy(upstream_base_url=f"http://127.0.0.1:{port}"))
         reply = self.get(admin, "/readyz")
         self.assertEqual((503, "not ready"), (reply.status, reply.value["status"]))

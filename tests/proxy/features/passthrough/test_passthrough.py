@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import json
 import os
-import socket
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -15,6 +14,7 @@ from deepseek_cursor_proxy.upstream.response import UpstreamResponse
 from tests.fake_deepseek import Failure, Raw
 from tests.support.harness import PATIENCE, RawReply, RunningProxy, SocketTestCase, read_until, request_bytes
 from tests.support.polling import wait_until
+from tests.support.ports import closed_port
 
 KEY = "sk-of-the-route"
 # Spaces, order and fields that no encoder of ours would write.
@@ -206,8 +206,7 @@ class TestFaults(PassthroughTestCase):
         wait_until(lambda: len(self.other.seen) == 9)
 
     def test_an_unreachable_route_is_an_error_that_names_the_setting(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        url = f"http://127.0.0.1:{self.enterContext(closed_port())}"
         status, _, body = self.ask(proxy=self.passing(url))
         self.assertEqual(502, status)
         self.assertIn('base_url of [passthrough."gpt-*"]', json.loads(body)["error"]["message"])
