@@ -67,12 +67,13 @@ class NginxTest(SocketTestCase):
 
     def test_a_key_stays_at_its_proxy_until_that_one_is_gone(self) -> None:
         one, two = self.proxies
-        keys = [f"sk-of-person-{number}" for number in range(12)]
+        # The ports decide which key goes where; of twelve keys all went to one proxy in one of a thousand runs.
+        keys = [f"sk-of-person-{number}" for number in range(40)]
         for key in keys * 2:
             self.assertEqual(200, self.ask(key))
         logs = [proxy.server.services().get(RequestLog) for proxy in self.proxies]
         by_proxy = [{each.facts.key for each in log.ended()} for log in logs]
-        self.assertEqual(24, self.served(one) + self.served(two))
+        self.assertEqual(2 * len(keys), self.served(one) + self.served(two))
         self.assertTrue(all(by_proxy) and by_proxy[0].isdisjoint(by_proxy[1]), by_proxy)
         one.close()
-        self.assertEqual([200] * 12, [self.ask(key) for key in keys])
+        self.assertEqual({200}, {self.ask(key) for key in keys})
