@@ -51,6 +51,12 @@ class ViewsTest(BrowserCase):
         page.evaluate("route => { location.hash = route }", route)
         return page
 
+    def go(self, page: Page, view: str) -> None:
+        """Open the view and wait until it is there, whole."""
+        page.evaluate("route => { location.hash = '#/' + route }", view)
+        expect(page.locator("main").get_by_text(VIEWS[view]).filter(visible=True).first).to_be_visible()
+        expect(page.locator(".bones:visible")).to_have_count(0)
+
     def picture(self, page: Page, name: str) -> None:
         if PICTURES:
             page.screenshot(path=Path(PICTURES) / f"dashboard-{name}.png", animations="disabled")
@@ -104,11 +110,9 @@ class ViewsTest(BrowserCase):
         """A cost of which the end is missing reads as another one."""
         for size, theme in ((SIZE, "light"), ((900, 800), "dark"), ((390, 844), "light"), (NARROW, "dark")):
             page = self.show("#/now", size=size, theme=theme)
-            for view, text in VIEWS.items():
+            for view in VIEWS:
                 with self.subTest(view, width=size[0], theme=theme):
-                    page.evaluate("route => { location.hash = '#/' + route }", view)
-                    expect(page.locator("main").get_by_text(text).filter(visible=True).first).to_be_visible()
-                    expect(page.locator(".bones:visible")).to_have_count(0)
+                    self.go(page, view)
                     self.assertEqual([], page.evaluate(CUT))
                     self.assertEqual(size[0], page.evaluate("document.documentElement.scrollWidth"))
 
@@ -187,8 +191,7 @@ class ViewsTest(BrowserCase):
             page.evaluate(axe)
             for view in VIEWS:
                 with self.subTest(view, theme=theme):
-                    page.evaluate("route => { location.hash = '#/' + route }", view)
-                    expect(page.locator(".bones:visible")).to_have_count(0)
+                    self.go(page, view)
                     found = page.evaluate(
                         "async () => (await axe.run()).violations.map((each) => [each.id, each.nodes[0].html])"
                     )
