@@ -16,7 +16,6 @@ from tests.interop.command_line import AWKWARD, KEY, ClientCase, Json, Program
 QUESTION = "Put Brötchen on my list instead of bread."
 SECOND = "How many did I want?"
 ADDED = "Brötchen – zwei\n"
-RUN_SECONDS = 120
 # Nobody listens there: what is meant for the world outside does not get there.
 NOWHERE = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
 
@@ -175,7 +174,7 @@ class AgentCase(ClientCase):
     def ask(self, question: str, *options: str, may_fail: bool = False, **environment: str) -> str:
         place = {"NODE_OPTIONS": f"--require={self.guard}", "DEEPSEEK_API_KEY": KEY, "ANTHROPIC_AUTH_TOKEN": KEY}
         place |= {**NOWHERE, **self.agent.environment, **environment}
-        program = Program(self.executable, tuple(place.items()), RUN_SECONDS)
+        program = Program(self.executable, tuple(place.items()))
         words = (*self.agent.flags, *options, *self.agent.question, question)
         return self.run_client(program, *(word.replace("{home}", str(self.home)) for word in words), may_fail=may_fail)
 

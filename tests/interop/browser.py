@@ -25,7 +25,6 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 # A Chromium inside a package, for machines where nobody may install one.
 PACKAGE = "@sparticuz/chromium@147.0.0"
 SCRIPT = Path(__file__).parent / "node" / "unpack_chromium.mjs"
-UNPACK_SECONDS = 60
 PATIENCE_MS = 60_000
 # Nobody but our page runs in it, and CI has neither a sandbox for it nor a graphics card.
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--font-render-hinting=none")
@@ -106,7 +105,7 @@ def _chromium() -> tuple[Path, dict[str, str]]:
 
     def unpack(place: Path) -> None:
         command = ("node", script, str(place))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=UNPACK_SECONDS, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=packages.INSTALL_SECONDS, check=True)
         unpacked = json.loads(done.stdout)
         (place / "chromium-path").write_text(unpacked["chromium"], encoding="utf-8")
         # The package has a font of its own, so that the page looks the same on machines that have none.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 # Tells the processes of a run where the folder is.
 FOLDER = "INTEROP_PACKAGES"
-INSTALL_SECONDS = 240
+INSTALL_SECONDS = 600
 # No install scripts: nobody here has read them. By itself npm tries a dead registry for minutes.
 _NPM = ("--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
 _PIP = ("--disable-pip-version-check", "--no-input", "--no-compile", "--quiet", "--retries", "1")

@@ -6,7 +6,7 @@ import urllib.request
 from typing import Any
 
 from tests.fake_deepseek import Answer
-from tests.interop.command_line import KEY
+from tests.interop.command_line import KEY, RUN_SECONDS
 
 Json = dict[str, Any]
 
@@ -48,6 +48,6 @@ def _fields(message: Json) -> Json:
 
 def _call(method: str, url: str, body: bytes | None = None) -> bytes:
     request = urllib.request.Request(url, body, {"Authorization": f"Bearer {KEY}"}, method=method)
-    with urllib.request.urlopen(request, timeout=10) as reply:
+    with urllib.request.urlopen(request, timeout=RUN_SECONDS) as reply:
         found: bytes = reply.read()
     return found

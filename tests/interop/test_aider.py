@@ -12,7 +12,6 @@ from tests.fake_deepseek import Answer
 from tests.interop import packages
 from tests.interop.command_line import AWKWARD, KEY, MODEL, ROOT, ClientCase, Json, Program
 
-RUN_SECONDS = 120
 OPTIONS = (
     *("--yes-always", "--no-auto-commits", "--no-check-update", "--analytics-disable", "--no-gitignore"),
     *("--no-detect-urls", "--map-tokens", "0", "--message", "Milk only.", "notes.txt"),
@@ -39,7 +38,7 @@ class AiderTest(ClientCase):
 
     def start(self, *command: str, **environment: str) -> None:
         place = {"OPENAI_API_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **environment}
-        printed = self.run_client(Program(command, tuple(place.items()), RUN_SECONDS), *OPTIONS)
+        printed = self.run_client(Program(command, tuple(place.items())), *OPTIONS)
         self.assertEqual(len(self.said), 1, self.output)
         # As for a model that it knows nothing about.
         self.assertNotIn("unknown context window", printed.lower())

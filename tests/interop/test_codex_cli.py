@@ -17,7 +17,7 @@ from typing import Any
 from tests.fake_deepseek import Answer, Call, Citation, Failure, Search, prompt
 from tests.fake_deepseek.leaks import FORMS
 from tests.interop import sessions
-from tests.interop.agents import CODEX, RUN_SECONDS, AgentCase
+from tests.interop.agents import CODEX, AgentCase
 from tests.interop.command_line import AWKWARD, KEY, MODEL, Json, Program
 from tests.support.harness import PATIENCE
 from tests.test_readme import block
@@ -73,7 +73,7 @@ class CodexCase(AgentCase):
 
     def start_codex(self, *arguments: str, may_fail: bool = False) -> str:
         environment = (("DEEPSEEK_API_KEY", KEY), ("CODEX_API_KEY", KEY))
-        return self.run_client(Program(self.executable, environment, RUN_SECONDS), *arguments, may_fail=may_fail)
+        return self.run_client(Program(self.executable, environment), *arguments, may_fail=may_fail)
 
     def ask(self, question: str, *options: str, may_fail: bool = False) -> str:
         return self.codex("exec", *OPTIONS, *options, question, may_fail=may_fail)

@@ -6,9 +6,10 @@ import unittest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.interop.command_line import RUN_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = "tests/interop/langchain_suite.py"
-RUN_SECONDS = 120
 # One event loop for all tests: LangChain's models share their connections.
 OPTIONS = ("asyncio_mode=auto", "asyncio_default_test_loop_scope=session", "asyncio_default_fixture_loop_scope=session")
 

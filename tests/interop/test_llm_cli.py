@@ -45,7 +45,7 @@ class LlmTest(ClientCase):
         self.write("site/sitecustomize.py", LOOPBACK_ONLY)
         settings = {"LLM_USER_PATH": self.home / "llm", "PYTHONPATH": self.home / "site"}
         environment = tuple((name, str(value)) for name, value in settings.items())
-        self.llm = Program((sys.executable, "-m", "llm"), environment, seconds=60)
+        self.llm = Program((sys.executable, "-m", "llm"), environment)
 
     def write(self, name: str, text: str) -> Path:
         path = self.home / name

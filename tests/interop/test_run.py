@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from tests.fake_deepseek import Answer
-from tests.interop.agents import CLAUDE, CODEX, COPILOT, NOWHERE, OPENCODE, PI, QWEN, RUN_SECONDS, AgentCase, look
+from tests.interop.agents import CLAUDE, CODEX, COPILOT, NOWHERE, OPENCODE, PI, QWEN, AgentCase, look
 from tests.interop.command_line import KEY, ROOT, Json, Program
 
 
@@ -30,7 +30,7 @@ class RunCase(AgentCase):
         place |= {"DEEPSEEK_API_KEY": KEY, **NOWHERE, "DEEPSEEK_CURSOR_PROXY_BASE_URL": self.fake.url}
         command = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy", "run", self.agent.name)
         return self.run_client(
-            Program(command, tuple({**place, **environment}.items()), RUN_SECONDS),
+            Program(command, tuple({**place, **environment}.items())),
             *(*self.agent.flags, *options, *self.agent.question, question),
         )
 

@@ -10,13 +10,12 @@ import openai
 
 from tests.fake_deepseek import Answer, FakeDeepSeek
 from tests.interop import packages, sessions
-from tests.interop.command_line import KEY, MODEL
+from tests.interop.command_line import KEY, MODEL, RUN_SECONDS
 from tests.support.harness import running_proxy
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / ".github" / "docs" / "sessions.md"
 TOKENIZER = ROOT / "tests" / "wire" / "tokenizer.json"
-RUN_SECONDS = 120
 
 _commands = Path()
 

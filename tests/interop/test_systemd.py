@@ -9,6 +9,7 @@ import unittest
 from pathlib import Path
 
 from deepseek_cursor_proxy.cli.service import Launch, systemd_unit
+from tests.interop.command_line import RUN_SECONDS
 
 ANALYZE = shutil.which("systemd-analyze")
 
@@ -25,6 +26,8 @@ class SystemdTest(unittest.TestCase):
             # It needs a home and a place for its sockets, though it starts nothing.
             environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
             command = [ANALYZE or "", "--user", "verify", "--man=no", str(path)]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False, timeout=RUN_SECONDS
+            )
             about = [line for line in done.stderr.splitlines() if path.name in line]
             self.assertEqual((0, []), (done.returncode, about), done.stderr)
