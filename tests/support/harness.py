@@ -24,8 +24,7 @@ from tests.fake_deepseek import FakeDeepSeek
 from tests.support.cursor import CursorClient
 from tests.support.histories import TOOLS
 
-# Less than a heartbeat, by which the proxy notices anyway that a client has left.
-PATIENCE = 14.0
+PATIENCE = 60.0
 
 
 class RunningProxy:
@@ -51,8 +50,9 @@ class RunningProxy:
 
 
 def _config(upstream_url: str, settings: dict[str, Any]) -> ProxyConfig:
-    # No retries, so that scripted failures reach the client; tests of retries set a budget.
-    return ProxyConfig(upstream_base_url=upstream_url, **{"retry_budget": 0, **settings})
+    # No retries, so that scripted failures reach the client; tests of retries set a budget. No heartbeats, by which the
+    # proxy would notice anyway that a client has left.
+    return ProxyConfig(upstream_base_url=upstream_url, **{"retry_budget": 0, "heartbeat_interval": 3600.0, **settings})
 
 
 @contextlib.contextmanager

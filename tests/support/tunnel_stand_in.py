@@ -32,7 +32,7 @@ for line in part["lines"]:
     print(line if isinstance(line, str) else json.dumps(line), flush=True)
 if "code" in part:
     sys.exit(part["code"])
-threading.Event().wait(30)  # a broken test leaves nothing behind for longer
+threading.Event().wait(600)  # a broken test leaves nothing behind for longer
 """
 
 Part = dict[str, Any]

