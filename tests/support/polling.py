@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 _POLL_SECONDS = 0.002
 
 

@@ -42,8 +42,9 @@ class Program(NamedTuple):
     port: int
 
     def is_up(self) -> bool:
+        # One that is slow is up: a second signal must not come before the first was handled.
         with contextlib.suppress(OSError, http.client.HTTPException):
-            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)) as connection:
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)) as connection:
                 connection.request("GET", "/healthz")
                 return connection.getresponse().read() == b'{"ok":true}'
         return False

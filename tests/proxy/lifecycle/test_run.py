@@ -24,7 +24,7 @@ import json, os, signal, socket, sys
 def health():
     address = next(word for word in sys.argv if "base_url=" in word).partition("://")[2].partition("/")[0]
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(b"POST /v1/nothing HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 0\\r\\n\\r\\n")
         connection.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
         return connection.makefile().read().splitlines()[-1]
@@ -45,7 +45,7 @@ print(json.dumps({
 what = sys.argv[-1]
 if what == "wait":
     # If a test fails and ends `run` alone.
-    signal.alarm(60)
+    signal.alarm(600)
     sys.stdin.read()
     while True:
         signal.pause()
