@@ -94,7 +94,7 @@ class Contest:
         """Go on without another proxy; BenchmarkFailed for the direct way and for this proxy."""
         if name in (DIRECT, OURS):
             raise BenchmarkFailed(f"{what}: {name}: {why}")
-        self.notes.append(f"{name}: {what}: {why}")
+        self.notes = [*dict.fromkeys((*self.notes, f"{name}: {what}: {why}"))]
 
 
 def intervals(clock: Sequence[float | None]) -> list[float]:

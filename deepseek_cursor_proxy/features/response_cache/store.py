@@ -156,7 +156,7 @@ class CachedAnswers(Table[_Answer]):
         self._totals.close()
         return super().close()
 
-    def _add_totals(self, connection: sqlite3.Connection, totals: Sequence[CacheTotals]) -> Sequence[CacheTotals]:
+    def _add_totals(self, connection: sqlite3.Connection, totals: Sequence[CacheTotals]) -> None:
         connection.executemany(
             "INSERT INTO cache_totals (currency, hits, misses, tokens, money) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT (currency) DO UPDATE SET hits = hits + excluded.hits, misses = misses + excluded.misses, "
@@ -164,7 +164,6 @@ class CachedAnswers(Table[_Answer]):
             f"tokens = min(tokens + excluded.tokens, {2**63 - 1}), money = money + excluded.money",
             totals,
         )
-        return totals
 
 
 def stored(database: Database, config: ProxyConfig) -> Stored:
