@@ -83,11 +83,11 @@ class Histogram(Metric):
         observed[-1] += value
 
     def samples(self) -> Iterator[Sample]:
-        for labels, (*counts, sum) in self._observed.items():
+        for labels, (*counts, value_sum) in self._observed.items():
             names, totals = self._named(labels), list(accumulate(counts))
             for bound, total in zip((*map(_format_number, self._bounds), "+Inf"), totals, strict=True):
                 yield "_bucket", {**names, "le": bound}, total
-            yield "_sum", names, sum
+            yield "_sum", names, value_sum
             yield "_count", names, totals[-1]
 
 
