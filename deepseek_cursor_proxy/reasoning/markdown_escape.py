@@ -19,6 +19,8 @@ nothing worse. A fence that is open at the end is closed by one which is longer 
 import re
 from typing import NamedTuple
 
+from deepseek_cursor_proxy.conversation import add_piece
+
 # A code span that is longer counts as text.
 _LONGEST_SPAN = 500
 # Nested lists and quotes; deeper ones count as text. Each takes time that grows with the line.
@@ -167,7 +169,7 @@ class Escaper:
         if text[0] == ":" and self._rest and self._rest[-1].endswith(("]", "\\")):
             # It may end a label.
             return False
-        self._rest.append(text)
+        add_piece(self._rest, text)
         self._written += len(text)
         return True
 

@@ -4,6 +4,7 @@ import unittest
 
 from deepseek_cursor_proxy.reasoning.markdown_escape import Escaper, escape_open, unescape
 from deepseek_cursor_proxy.reasoning.thinking_blocks import COLLAPSIBLE, find_blocks, strip_blocks
+from tests.support.traced_memory import traced_memory
 from tests.support.width import width
 
 WORDS = (
@@ -50,6 +51,15 @@ class TestRoundTrip(unittest.TestCase):
             written = "".join([escaper.write(piece) for piece in [*[loop] * count, " <b>"]]) + escaper.end()
             self.assertEqual(loop * count + " <b>", unescape(written))
             self.assertLess(time.thread_time() - started, width(0.5, 5), loop)
+
+
+class TestMemory(unittest.TestCase):
+    def test_reasoning_that_was_written_takes_about_as_much_memory_as_its_text(self) -> None:
+        with traced_memory() as memory:
+            escaper = Escaper()
+            for number in range(5000):
+                escaper.write(f"{number:05}")
+            self.assertLess(memory.held(), 2.5 * 25_000)
 
 
 class TestEscape(unittest.TestCase):
