@@ -201,9 +201,10 @@ def remove_spaces(text: str) -> str:
     return text if text.isascii() else "".join(text.split()).replace("\ufeff", "").replace("\u200b", "")
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: each chunk of a call makes one, and frozen it takes twice as long.
+@dataclass(slots=True)
 class CallPiece:
-    """A fragment of a tool call; pieces with the same index belong to the same call."""
+    """A fragment of a tool call, never changed; pieces with the same index belong to the same call."""
 
     index: int
     id: str = ""
@@ -351,7 +352,7 @@ class Reply:
             self._server_items += [(piece.item, *before) for piece in server.pieces if piece.is_whole]
             self.size += server.size
         for piece in calls:
-            call = self._calls.setdefault(piece.index, _PartialCall())
+            call = self._calls.get(piece.index) or self._calls.setdefault(piece.index, _PartialCall())
             # Later pieces may repeat id and name, empty or in full; they are never continued.
             call.id, call.name = call.id or piece.id, call.name or piece.name
             add_piece(call.arguments, piece.arguments)
@@ -371,7 +372,7 @@ class Reply:
     def has_empty_reasoning(self) -> bool:
         """Whether upstream said that the model thought nothing, and did not just leave the reasoning out."""
         details = (self.usage or {}).get("completion_tokens_details")
-        tokens = details.get("reasoning_tokens") if isinstance(details, Mapping) else None
+        tokens = details.get("reasoning_tokens") if isinstance(details, dict) else None
         return tokens == 0 or self._has_empty_reasoning
 
     @property
