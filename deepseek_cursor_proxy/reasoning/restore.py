@@ -21,7 +21,6 @@ the oldest, so a chat sends the same prefix again and hits DeepSeek's cache, wha
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -133,8 +132,8 @@ class TurnCounts(NamedTuple):
 
     @classmethod
     def of(cls, turns: Sequence[Turn]) -> "TurnCounts":
-        counted = Counter([turn.outcome for turn in turns])
-        return cls(counted["store"] + counted["display"], counted["client"], counted["empty"], counted["missing"])
+        count = [turn.outcome for turn in turns].count
+        return cls(count("store") + count("display"), count("client"), count("empty"), count("missing"))
 
 
 _NO_TURNS = TurnCounts()
