@@ -9,6 +9,7 @@ every name, because a gateway may pass on the dialect of the server behind it; `
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
@@ -64,7 +65,7 @@ def encode(request: ChatRequest, memory: Chat = NO_CHAT, host: Host = DEEPSEEK) 
     host_key = (host.name, host.form, host.requires_reasoning)
     names = tuple(request.sent_names.items())
     conditions = (request.thinking, can_see_images(request.model), names, bool(request.server_tools), host_key)
-    messages = encode_each(_ENCODE, request, memory, conditions, lambda each: _encode_message(each, request, host))
+    messages = encode_each(_ENCODE, request, memory, conditions, partial(_encode_message, request=request, host=host))
     # One join: every copy of a megabyte counts.
     messages[0] = before + name + messages[0]
     messages[-1] += after
