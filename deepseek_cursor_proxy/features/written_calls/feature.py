@@ -20,9 +20,9 @@ def open_written_calls(
     if not with_markup and not rules.is_forced(request.tool_choice):
         return None
     # Imported late: most chats of people have no tools.
-    from deepseek_cursor_proxy.features.written_calls import converter
+    from deepseek_cursor_proxy.features.written_calls.converter import WrittenCalls as Converter
 
-    return converter.WrittenCalls(
+    return Converter(
         request,
         chat_api.new_call_id,
         upstream.record_structured_call,
