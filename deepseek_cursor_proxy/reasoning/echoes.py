@@ -16,7 +16,7 @@ from typing import NamedTuple
 from deepseek_cursor_proxy.chat_memory import NO_CHAT, Chat, Stage
 from deepseek_cursor_proxy.conversation import ChatRequest, Message, is_blank, remove_spaces
 from deepseek_cursor_proxy.reasoning import thinking_blocks
-from deepseek_cursor_proxy.reasoning.identity import TurnKeys, identify
+from deepseek_cursor_proxy.reasoning.identity import History, TurnKeys
 from deepseek_cursor_proxy.reasoning.restore import FindTexts, FoundTurns, look_up
 
 # By index in the client's history: the message without its echo; None if it was nothing but the echo.
@@ -57,7 +57,7 @@ def find_turns(namespace: bytes, request: ChatRequest, find: FindTexts, memory: 
         if edits:
             kept = [edits.get(at, message) for at, message in enumerate(messages)]
             edited = request._replace(messages=tuple([message for message in kept if message is not None]))
-        return look_up(edited, identify(namespace, edited.messages, request.chat_name, memory), find, memory)
+        return look_up(edited, History(namespace, edited.messages, request.chat_name, memory), find, memory)
 
     turns = look_up_all()
     if not turns.unproven and not edits:

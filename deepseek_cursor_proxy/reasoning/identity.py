@@ -140,7 +140,10 @@ class History:
     after the call. Used by one thread at a time; complete, it never changes.
     """
 
-    def __init__(self, namespace: bytes, messages: Sequence[Message], name: ChatName, memory: Chat) -> None:
+    def __init__(
+        self, namespace: bytes, messages: Sequence[Message], name: ChatName = UNNAMED, memory: Chat = NO_CHAT
+    ) -> None:
+        """Digest the messages after those of a known history. The name tells chats apart; no key depends on it."""
         lookup = memory.look_up(_IDENTIFY, messages, namespace)
         known, start, end = lookup.result, lookup.count, len(messages)
         while end > start and messages[end - 1].role != "assistant":
@@ -207,16 +210,6 @@ def namespace(base_url: str, credential: str) -> bytes:
 def details_key(namespace: bytes, reasoning: str) -> bytes:
     """The key of the details that came with a reasoning."""
     return digest(namespace, b"details", text_bytes(reasoning))
-
-
-def identify(
-    namespace: bytes, messages: Sequence[Message], name: ChatName = UNNAMED, memory: Chat = NO_CHAT
-) -> History:
-    """The keys of a history, computed in one pass over the messages after those of a known one.
-
-    The name of the chat tells chats apart; no key depends on it.
-    """
-    return History(namespace, messages, name, memory)
 
 
 @functools.lru_cache(256)

@@ -91,7 +91,7 @@ class TestEcho(unittest.TestCase):
 
     def _assert_found(self, history: list[dict[str, Any]], found: dict[bytes, list[str]], thoughts: list[str]) -> None:
         request = parse({"messages": history, "tools": TOOLS}, CONFIG)
-        prepared = prepare(request, FoundTurns(request, identity.identify(ME, request.messages), found), "reject")
+        prepared = prepare(request, FoundTurns(request, identity.History(ME, request.messages), found), "reject")
         sent = [message for message in prepared.request.messages if message.role == "assistant"]
         self.assertEqual([thought or " " for thought in thoughts], [message.reasoning for message in sent], history)
         for message in sent:
@@ -104,7 +104,7 @@ def _record(before: tuple[Message, ...], answer: Answer, stream: bool, found: di
         for delta in batch:
             reply.add(delta)  # type: ignore[arg-type]
     message = reply.message()
-    for key in identity.identify(ME, before).answer_keys(message).record_keys():
+    for key in identity.History(ME, before).answer_keys(message).record_keys():
         found[key] = [message.reasoning or ""]
     return message
 

@@ -14,7 +14,7 @@ from deepseek_cursor_proxy.features.responses import fields
 from deepseek_cursor_proxy.features.web_search.responses_api import ResponseReader, payload
 from deepseek_cursor_proxy.protocols import input_items
 from deepseek_cursor_proxy.reasoning import server_turns
-from deepseek_cursor_proxy.reasoning.identity import digest_message, identify
+from deepseek_cursor_proxy.reasoning.identity import History, digest_message
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest
 from tests.fake_deepseek import Answer, Call, Search
 from tests.fake_deepseek.completion import PrefixCache
@@ -151,9 +151,9 @@ class TestSearches(unittest.TestCase):
         # What `restore` does once the turn is found.
         restored = history[1]._replace(reasoning=answer.reasoning)
         request = ChatRequest("m", "deepseek-flash", (history[0], restored, history[2]))
-        keys = identify(CALLER, history[:1]).answer_keys(answer)
+        keys = History(CALLER, history[:1]).answer_keys(answer)
         stored = {key: [answer.server_items or ""] for key in server_turns.record_keys(CALLER, answer, keys)}
-        prepared = PreparedRequest(request, identify(CALLER, request.messages), ())
+        prepared = PreparedRequest(request, History(CALLER, request.messages), ())
         completed = server_turns.complete(
             prepared, CALLER, lambda keys: {key: stored[key] for key in keys if key in stored}
         )

@@ -78,7 +78,7 @@ class World:
         """Send the chat's history through the pipeline and record the answer; the payload for DeepSeek."""
         body = encode_json({"messages": chat.messages(), "tools": TOOLS, "stream": True})
         request = parse(decode_json_object(body), CONFIG)
-        history = identity.identify(b"caller", request.messages)
+        history = identity.History(b"caller", request.messages)
         found = FoundTurns(request, history, {} if self.forgets else self.memory)
         prepared = prepare(request, found, "recover")
         for key in history.answer_keys(answer).record_keys():

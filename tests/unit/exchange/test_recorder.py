@@ -7,11 +7,11 @@ from deepseek_cursor_proxy.conversation import CallPiece, Delta, Reply
 from deepseek_cursor_proxy.deepseek.api import CHAT
 from deepseek_cursor_proxy.exchange.exchange import TurnRecorder
 from deepseek_cursor_proxy.protocols.request import parse
-from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.reasoning.restore import FoundTurns, prepare
 
 REQUEST = parse({"messages": [{"role": "user", "content": "hi"}]}, ProxyConfig())
-PREPARED = prepare(REQUEST, FoundTurns(REQUEST, identify(b"m" * 32, REQUEST.messages), {}), "recover")
+PREPARED = prepare(REQUEST, FoundTurns(REQUEST, History(b"m" * 32, REQUEST.messages), {}), "recover")
 
 
 def attempt() -> Any:

@@ -33,7 +33,7 @@ from deepseek_cursor_proxy.reasoning.chats import PromptTokens
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, Source, Turn, TurnCounts
 from tests.support.histories import TOOLS, user
 
-EMPTY_HISTORY = identity.identify(b"", ())
+EMPTY_HISTORY = identity.History(b"", ())
 REQUEST = ChatRequest("deepseek-v4-pro", "deepseek-v4-pro", (user("secret prompt"),), tuple(TOOLS), stream=True)
 TURNS = (
     Turn(1, ReasoningNeed.HARD, Source.STORE, False, False),

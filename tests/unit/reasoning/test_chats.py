@@ -18,7 +18,7 @@ from deepseek_cursor_proxy.reasoning.chats import (
     outline,
     sort_tools,
 )
-from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.reasoning.identity import History
 from tests.support.histories import assistant, result, system, user
 
 CALL = assistant("looking", ("call_1", "read", '{"path":"a"}'))
@@ -34,7 +34,7 @@ def tool(name: str, description: str = "") -> dict[str, Any]:
 def seen(messages: Sequence[Message], tools: str = "ab", **descriptions: str) -> RequestOutline:
     given = tuple(tool(name, descriptions.get(name, "")) for name in tools)
     request = ChatRequest("m", "m", tuple(messages), given)
-    return outline(request, identify(b"me", request.messages))
+    return outline(request, History(b"me", request.messages))
 
 
 EVIL_TOOLS = (tool("a\nb"), tool("x" * 1000))
@@ -61,7 +61,7 @@ class TestDiagnosis(unittest.TestCase):
         def hashes(*values: Any) -> list[int]:
             tools = tuple({"type": "function", "function": {"name": "a", "parameters": each}} for each in values)
             requests = [ChatRequest("m", "m", CHAT, (each,)) for each in tools]
-            return [outline(each, identify(b"me", CHAT)).tools["a"] for each in requests]
+            return [outline(each, History(b"me", CHAT)).tools["a"] for each in requests]
 
         values = ({"a": each} for each in (1, 1.0, True, "1", "\ud800"))
         different = hashes(*values, {"a": 1, "b": 2}, {"b": 2, "a": 1})
@@ -72,7 +72,7 @@ class TestDiagnosis(unittest.TestCase):
 
     def test_what_precedes_the_messages_is_named_in_the_order_of_the_prompt(self) -> None:
         def at(**fields: Any) -> RequestOutline:
-            return outline(ChatRequest("m", fields.pop("model", "m"), CHAT, **fields), identify(b"me", CHAT))
+            return outline(ChatRequest("m", fields.pop("model", "m"), CHAT, **fields), History(b"me", CHAT))
 
         for fields, words in (
             ({"effort": "max"}, "effort changed (high → max)"),
@@ -129,7 +129,7 @@ class TestDiagnosis(unittest.TestCase):
         self.assertEqual("", self.words(CHAT[:2]))
 
     def test_a_name_cannot_forge_a_line(self) -> None:
-        before, now = (outline(ChatRequest("m", "m", CHAT, given), identify(b"me", CHAT)) for given in ((), EVIL_TOOLS))
+        before, now = (outline(ChatRequest("m", "m", CHAT, given), History(b"me", CHAT)) for given in ((), EVIL_TOOLS))
         found = diagnose(before, now) or ""
         self.assertIn("tools changed (added ", found)
         self.assertNotIn("\n", found)

@@ -22,7 +22,7 @@ class Store:
         self.queries = 0
 
     def record(self, before: Sequence[Message], answer: Message) -> None:
-        keys = identity.identify(ME, before).answer_keys(answer)
+        keys = identity.History(ME, before).answer_keys(answer)
         for key in (*keys.record_keys(), *echoes.record_keys(keys, answer)):
             self.found.setdefault(key, []).append(answer.reasoning or "")
 
@@ -61,7 +61,7 @@ class TestEchoes(EchoTestCase):
                     self.store.record((U,), said)
                     results = (T,) if calls else ()
                     found = self.store.find_turns(U, *echo, *results, U2)
-                    clean = identity.identify(ME, (U, said, *results, U2))
+                    clean = identity.History(ME, (U, said, *results, U2))
                     self.assertEqual(clean.outlines, found.history.outlines)
                     self.assertEqual(clean.answer_keys(U2).exact, found.history.answer_keys(U2).exact)
                     self.assertEqual(THOUGHT, found.request.messages[1].reasoning)

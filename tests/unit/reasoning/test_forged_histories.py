@@ -125,12 +125,12 @@ def messages(history: list[Json]) -> tuple[Message, ...]:
 def recorded(namespace: bytes, history: list[Json], answer: Json, name: ChatName = UNNAMED) -> set[bytes]:
     """Every key that an answer to a history is remembered under."""
     *before, turn = messages([*history, answer])
-    return set(identity.identify(namespace, before, name).answer_keys(turn).record_keys())
+    return set(identity.History(namespace, before, name).answer_keys(turn).record_keys())
 
 
 def looked_up(namespace: bytes, history: list[Json], answer: Json, name: ChatName = UNNAMED) -> set[bytes]:
     """Every key that the answer is looked for under when the history comes back with it."""
-    keys = identity.identify(namespace, messages([*history, answer]), name).keys[-1]
+    keys = identity.History(namespace, messages([*history, answer]), name).keys[-1]
     assert keys is not None
     return set(keys.record_keys())
 
@@ -154,7 +154,7 @@ class TestCollidingPrefixes(unittest.TestCase):
         """Prompts are rewritten in mid-chat, so alone they disprove nothing; but the exact place always wins."""
         asked, answer = user("q"), ANSWERS["a short id"]
         prompts = ((), ("s",), ("s", "s"), ("s\ns",), ("s ", "s"))
-        found = [identity.identify(b"me", messages([*map(system, each), asked, answer])) for each in prompts]
+        found = [identity.History(b"me", messages([*map(system, each), asked, answer])) for each in prompts]
         self.assertEqual(len(prompts), len({each.keys[-1].exact for each in found}))
 
     def test_a_long_tool_call_id_finds_a_turn_only_with_its_name_and_arguments(self) -> None:

@@ -20,7 +20,7 @@ def _all(history: identity.History) -> set[bytes]:
 
 
 def tail(*messages: Message) -> bytes:
-    return identity.identify(ME, messages)._completed()._chains.exact
+    return identity.History(ME, messages)._completed()._chains.exact
 
 
 def call_tail(arguments: str) -> bytes:
@@ -28,7 +28,7 @@ def call_tail(arguments: str) -> bytes:
 
 
 def keys_of(messages: Sequence[Message], index: int) -> identity.TurnKeys:
-    found = identity.identify(ME, messages).keys[index]
+    found = identity.History(ME, messages).keys[index]
     assert found is not None
     return found
 
@@ -38,11 +38,11 @@ class TestIdentity(unittest.TestCase):
         """The law of this file."""
         for index, message in enumerate(CHAT):
             if message.role == "assistant":
-                recorded = identity.identify(ME, CHAT[:index]).answer_keys(message)
+                recorded = identity.History(ME, CHAT[:index]).answer_keys(message)
                 self.assertEqual(recorded.record_keys(), keys_of(CHAT, index).record_keys())
 
     def test_a_key_contains_neither_credential_nor_text(self) -> None:
-        for key in (ME, *_all(identity.identify(ME, CHAT))):
+        for key in (ME, *_all(identity.History(ME, CHAT))):
             self.assertEqual(32, len(key))
 
     def test_harmless_edits_of_an_assistant_message_keep_its_identity(self) -> None:
@@ -88,7 +88,7 @@ class TestTurnKeys(unittest.TestCase):
     """Which key finds a turn after which edit: the reason for each key, and for their order."""
 
     def proofs(self, before: Sequence[Message], turn: Message, now: Sequence[Message]) -> list[str]:
-        recorded, looked_up = identity.identify(ME, before).answer_keys(turn), keys_of([*now, turn], -1)
+        recorded, looked_up = identity.History(ME, before).answer_keys(turn), keys_of([*now, turn], -1)
         shared = {name: {*recorded.by_proof(name)} & {*looked_up.by_proof(name)} for name in identity.PROOFS}
         return [name for name in identity.PROOFS if shared[name]]
 
@@ -121,11 +121,11 @@ class TestTurnKeys(unittest.TestCase):
 
     def test_turns_with_different_text_calls_or_arguments_share_no_key(self) -> None:
         for call in ((OTHER_ID, "read", '{"a":1}'), (ID, "write", '{"a":1}'), (ID, "read", '{"a":2}')):
-            other = identity.identify(ME, (U, assistant("", call)))
-            self.assertFalse(_all(identity.identify(ME, (U, STRONG))) & _all(other))
+            other = identity.History(ME, (U, assistant("", call)))
+            self.assertFalse(_all(identity.History(ME, (U, STRONG))) & _all(other))
 
     def test_each_of_parallel_calls_is_a_key_of_its_turn(self) -> None:
-        both = identity.identify(ME, (U,)).answer_keys(assistant("", (ID, "a", "{}"), (OTHER_ID, "b", "{}")))
+        both = identity.History(ME, (U,)).answer_keys(assistant("", (ID, "a", "{}"), (OTHER_ID, "b", "{}")))
         split = keys_of((U, assistant("", (OTHER_ID, "b", "{}"))), 1)
         self.assertLess(set(split.call), set(both.call))
 
@@ -137,12 +137,12 @@ class TestTurnKeys(unittest.TestCase):
     def test_no_key_depends_on_the_clients_name_for_the_chat(self) -> None:
         """Clients name the chat in one shape of request and not in another."""
         names = (ChatName("chat-1", "Codex"), UNNAMED)
-        named, other = (identity.identify(ME, (U, SAID, U2, SAID), name) for name in names)
+        named, other = (identity.History(ME, (U, SAID, U2, SAID), name) for name in names)
         self.assertEqual(_all(named), _all(other))
 
     def test_a_chat_is_identified_by_its_id_or_first_user_message(self) -> None:
         def chat(*messages: Message, namespace: bytes = ME, chat_id: str = "", client: str = "") -> bytes:
-            return identity.identify(namespace, messages, ChatName(chat_id, client)).conversation
+            return identity.History(namespace, messages, ChatName(chat_id, client)).conversation
 
         mine = chat(U)
         for same in ((U, SAID, U2), (system("s"), U), (system("t"), system("u"), U, SAID)):
@@ -173,10 +173,10 @@ class TestGrownHistory(unittest.TestCase):
 
     def test_the_memory_counts_the_calls_that_the_keys_hold(self) -> None:
         memory, long = new_chat(), f'{{"text":"{"x" * 100_000}"}}'
-        identity.identify(ME, (*CHAT, assistant("", (long, "write", long))), memory=memory).answer_keys(SAID)
+        identity.History(ME, (*CHAT, assistant("", (long, "write", long))), memory=memory).answer_keys(SAID)
         once = memory.size
         whole = (*CHAT, assistant("", (long, "write", long)), result("a"))
-        identity.identify(ME, whole, memory=memory).answer_keys(SAID)
+        identity.History(ME, whole, memory=memory).answer_keys(SAID)
         self.assertTrue(2 * len(long) < once < memory.size < once + 2000, (once, memory.size))
 
     def test_what_no_turn_depends_on_is_digested_when_it_is_needed(self) -> None:
@@ -189,7 +189,7 @@ class TestGrownHistory(unittest.TestCase):
                 return digest(message)
 
             with self.subTest(messages), mock.patch.object(identity, "digest_message", note):
-                found = identity.identify(ME, messages)
+                found = identity.History(ME, messages)
                 self.assertEqual(early, digested)
                 self.assertEqual(len(messages), len(found.outlines))
                 self.assertEqual([each.role for each in messages], [each.role for each in found.outlines])
@@ -203,13 +203,13 @@ class TestGrownHistory(unittest.TestCase):
         def identify_again(lookup: Lookup[Any, Any], result: Any, size: int = 0) -> None:
             store(lookup, result, size)
             if not choices:
-                choices.append(identity.identify(ME, CHAT, memory=memory))
+                choices.append(identity.History(ME, CHAT, memory=memory))
 
-        first = identity.identify(ME, CHAT, memory=memory)
+        first = identity.History(ME, CHAT, memory=memory)
         with mock.patch.object(Lookup, "store", identify_again):
             self.assertEqual(len(CHAT), len(first.outlines))
         self.assertEqual(_everything(first), _everything(choices[0]))
-        self.assertEqual(_everything(identity.identify(ME, CHAT)), _everything(first))
+        self.assertEqual(_everything(identity.History(ME, CHAT)), _everything(first))
 
     def test_a_grown_history_is_identified_like_a_new_one(self) -> None:
         rng = random.Random(1)
@@ -218,8 +218,8 @@ class TestGrownHistory(unittest.TestCase):
             for _ in range(40):
                 # Also from an earlier message on, in another way.
                 whole = (*whole[: rng.randrange(8, 40)], *_some_messages(rng, rng.randrange(20)))
-                grown = identity.identify(ME, whole, chat, memory)
-                self.assertEqual(_everything(identity.identify(ME, whole, chat)), _everything(grown))
+                grown = identity.History(ME, whole, chat, memory)
+                self.assertEqual(_everything(identity.History(ME, whole, chat)), _everything(grown))
 
 
 def _some_messages(rng: random.Random, count: int) -> tuple[Message, ...]:

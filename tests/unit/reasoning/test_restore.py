@@ -31,7 +31,7 @@ class Memory:
         self.chats = new_chat()
 
     def record(self, before: Sequence[Message], answer: Message, reasoning: str) -> None:
-        for key in identity.identify(ME, before).answer_keys(answer).record_keys():
+        for key in identity.History(ME, before).answer_keys(answer).record_keys():
             self.found[key] = list(dict.fromkeys([*self.found.get(key, ()), reasoning]))
 
     def find(self, keys: Collection[bytes]) -> dict[bytes, list[str]]:
@@ -44,7 +44,7 @@ class Memory:
         return prepare(request, self.look_up(request, self.chats), strategy, self.chats)
 
     def look_up(self, request: ChatRequest, chats: Chat = NO_CHAT) -> FoundTurns:
-        return look_up(request, identity.identify(ME, request.messages, UNNAMED, chats), self.find, chats)
+        return look_up(request, identity.History(ME, request.messages, UNNAMED, chats), self.find, chats)
 
     def prepare_second_attempt(self, *messages: Message, strategy: str = "recover") -> PreparedRequest:
         request = _request(messages, True, True)
@@ -284,7 +284,7 @@ class TestSizes(unittest.TestCase):
     def test_all_that_is_restored_counts_for_every_choice(self) -> None:
         answer = Message("assistant", "Hi", "12345", details="67", server_items="{ }")
         request = ChatRequest("m", "m", (Message("user", "long " * 99), answer), choices=4)
-        prepared = PreparedRequest(request, identity.identify(ME, request.messages), ())
+        prepared = PreparedRequest(request, identity.History(ME, request.messages), ())
         prepared.check_size(40)
         with self.assertRaises(TooLarge):
             prepared.check_size(39)

@@ -6,7 +6,7 @@ from typing import Any
 from deepseek_cursor_proxy.conversation import ChatRequest, Delta, Message, Reply, ServerDelta, ServerPiece, pack_items
 from deepseek_cursor_proxy.errors import TooLarge
 from deepseek_cursor_proxy.reasoning import server_turns
-from deepseek_cursor_proxy.reasoning.identity import identify
+from deepseek_cursor_proxy.reasoning.identity import History
 from deepseek_cursor_proxy.reasoning.restore import PreparedRequest, TurnCounts
 from tests.support.histories import new_chat
 
@@ -35,7 +35,7 @@ def answer(*pieces: str | dict[str, Any]) -> Message:
 
 def record_keys(turn: Message) -> tuple[bytes, ...]:
     """The keys of an answer to another question than that of the tests."""
-    return server_turns.record_keys(CALLER, turn, identify(CALLER, [Message("user", "Else?")]).answer_keys(turn))
+    return server_turns.record_keys(CALLER, turn, History(CALLER, [Message("user", "Else?")]).answer_keys(turn))
 
 
 ANSWER = answer("Where?", SEARCH, "There? ", PAGE, "So.", "RAIN!")
@@ -57,13 +57,13 @@ class TestComplete(unittest.TestCase):
             for key in record_keys(each)[1:]:
                 texts.setdefault(key, []).append(each.server_items or "")
         request = ChatRequest("m", "m", (Message("user", "Rain?"), message))
-        prepared = PreparedRequest(request, identify(CALLER, request.messages), ())
+        prepared = PreparedRequest(request, History(CALLER, request.messages), ())
         found = server_turns.complete(prepared, CALLER, lambda keys: {key: texts[key] for key in keys if key in texts})
         return self.items(found.request.messages[-1])
 
     def test_in_memory_the_items_and_details_of_one_caller_are_no_others(self) -> None:
         request = ChatRequest("m", "m", (Message("user", "Rain?"), sent(WHERE, without(SEARCH, "action"))))
-        prepared, memory = PreparedRequest(request, identify(CALLER, request.messages), ()), new_chat()
+        prepared, memory = PreparedRequest(request, History(CALLER, request.messages), ()), new_chat()
         for add in (server_turns.complete, server_turns.add_details):
             whole = pack_items("responses", [WHERE, SEARCH]) if add is server_turns.complete else "[1]"
             add(prepared, CALLER, lambda keys, whole=whole: {key: [whole] for key in keys}, memory)
@@ -74,7 +74,7 @@ class TestComplete(unittest.TestCase):
         long = {server_turns.complete: pack_items("responses", [WHERE, SEARCH]), server_turns.add_details: "[1]"}
         request = ChatRequest("m", "m", (Message("user", "Rain?"), sent(WHERE, without(SEARCH, "action"))))
         for add, text in long.items():
-            prepared = PreparedRequest(request, identify(CALLER, request.messages), (), size=0)
+            prepared = PreparedRequest(request, History(CALLER, request.messages), (), size=0)
             prepared = add(prepared, CALLER, lambda keys, text=text: {key: [text] for key in keys})
             with self.assertRaises(TooLarge):
                 prepared.check_size(len(text) - 1)
@@ -125,11 +125,11 @@ class TestComplete(unittest.TestCase):
         texts: dict[bytes, list[str]] = {}
         history = [question]
         for turn in turns:
-            for key in server_turns.record_keys(CALLER, turn, identify(CALLER, history).answer_keys(turn)):
+            for key in server_turns.record_keys(CALLER, turn, History(CALLER, history).answer_keys(turn)):
                 texts.setdefault(key, []).append(turn.server_items or "")
             history += [sent(without(SEARCH, "id"), TEXT, reasoning="Where?"), question]
         request = ChatRequest("m", "m", tuple(history))
-        prepared = PreparedRequest(request, identify(CALLER, history), ())
+        prepared = PreparedRequest(request, History(CALLER, history), ())
         found = server_turns.complete(prepared, CALLER, lambda keys: {key: texts[key] for key in keys if key in texts})
         ids = [self.items(message)[1]["id"] for message in found.request.messages if message.role == "assistant"]
         self.assertEqual(["ws_0", "ws_1", "ws_2"], ids)

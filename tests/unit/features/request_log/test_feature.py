@@ -29,7 +29,7 @@ from tests.support.histories import user
 from tests.support.traced_memory import traced_memory
 
 REQUEST = ChatRequest("gpt-5", "deepseek-v4-pro", (user("secret"),))
-HISTORY = identity.identify(b"me", REQUEST.messages)
+HISTORY = identity.History(b"me", REQUEST.messages)
 USAGE = {"prompt_tokens": 100, "prompt_cache_hit_tokens": 90, "completion_tokens": 5}
 
 
