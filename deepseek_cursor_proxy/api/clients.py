@@ -76,18 +76,18 @@ _ANY_KEY = "It is one of your client's settings."
 
 def shows_thinking(request: HttpRequest, body: Mapping[str, Any]) -> bool:
     """Whether the client of a chat gets thinking blocks in the text."""
-    agent = request.header("user-agent") or ""
+    agent = request.headers.get("user-agent") or ""
     if _has_product(_CURSOR, agent):
         return True
     is_agent = _has_product(_AGENTS, agent)
-    if not (is_agent or request.header("x-stainless-lang") is not None or _has_product(_SDKS, agent)):
+    if not (is_agent or request.headers.get("x-stainless-lang") is not None or _has_product(_SDKS, agent)):
         return True
     return _is_cursor_body(body) or (not is_agent and _is_cursor_azure(request))
 
 
 def client_name(request: HttpRequest, body: Mapping[str, Any]) -> str:
     """The client as people call it, for the log of requests; the product of another User-Agent; "" if there is none."""
-    name = _agent_name(request.header("user-agent") or "")
+    name = _agent_name(request.headers.get("user-agent") or "")
     return "Cursor" if not name.is_agent and _is_cursor_body(body) else name.text
 
 
@@ -97,13 +97,13 @@ def chat_id(request: HttpRequest) -> str:
     A sub-agent of Claude Code has the id of its session and one of its own: its messages are another chat.
     """
     session = next(filter(None, map(request.headers.get, _CHAT_IDS)), "")
-    agent = request.header("x-claude-code-agent-id")
+    agent = request.headers.get("x-claude-code-agent-id")
     return f"{session}/{agent}" if agent else session
 
 
 def is_subagent(request: HttpRequest, body: Mapping[str, Any]) -> bool:
     """Whether a sub-agent of Claude Code (2.1.325) or Codex (0.166) asks, or Claude Code for a small job of its own."""
-    if request.header("x-claude-code-agent-id") or request.header("x-openai-subagent") == "collab_spawn":
+    if request.headers.get("x-claude-code-agent-id") or request.headers.get("x-openai-subagent") == "collab_spawn":
         return True
     return is_small_job(request, body)
 
@@ -116,12 +116,12 @@ def is_small_job(request: HttpRequest, body: Mapping[str, Any]) -> bool:
     """
     is_small = not body.get("tools") and len(as_list(body.get("messages"))) == 1
     thinks = as_object(body.get("thinking")).get("type") in ("enabled", "adaptive")
-    return is_small and not thinks and _has_product(_CLAUDE_CODE, request.header("user-agent") or "")
+    return is_small and not thinks and _has_product(_CLAUDE_CODE, request.headers.get("user-agent") or "")
 
 
 def is_claude(request: HttpRequest) -> bool:
     """Whether one of Anthropic's programs asks: claude-cli, claude-code (for the list of models), Claude Desktop."""
-    return _has_product(_CLAUDE, request.header("user-agent") or "")
+    return _has_product(_CLAUDE, request.headers.get("user-agent") or "")
 
 
 class _AgentName(NamedTuple):
@@ -158,8 +158,8 @@ def _is_cursor_body(body: Mapping[str, Any]) -> bool:
 
 def _is_cursor_azure(request: HttpRequest) -> bool:
     """Whether a request comes by Azure's path, and from no SDK for another language than Cursor's, JavaScript."""
-    by_azure = _AZURE_PATH in request.path and request.header("api-key") is not None
-    return by_azure and _AZURE_QUERY in request.query and request.header("x-stainless-lang") in (None, "js")
+    by_azure = _AZURE_PATH in request.path and request.headers.get("api-key") is not None
+    return by_azure and _AZURE_QUERY in request.query and request.headers.get("x-stainless-lang") in (None, "js")
 
 
 def key_setting(request: HttpRequest) -> str:
@@ -167,7 +167,7 @@ def key_setting(request: HttpRequest) -> str:
 
     The path and the User-Agent alone decide, because the key is checked before the body is read.
     """
-    agent = request.header("user-agent") or ""
+    agent = request.headers.get("user-agent") or ""
     if re.search(_CURSOR, agent):
         return _CURSOR_AZURE_KEY if _AZURE_PATH in request.path else _CURSOR_KEY
     if re.search(_CLAUDE_CODE, agent):
@@ -176,9 +176,9 @@ def key_setting(request: HttpRequest) -> str:
         return _CODEX_KEY
     if re.search(_VSCODE, agent):
         return _VSCODE_KEY
-    if "/messages" in request.path or request.header("anthropic-version") is not None:
+    if "/messages" in request.path or request.headers.get("anthropic-version") is not None:
         return _ANTHROPIC_KEY
-    if "/responses" in request.path or request.header("x-stainless-lang") is not None or re.match(_OPENAI, agent):
+    if "/responses" in request.path or request.headers.get("x-stainless-lang") is not None or re.match(_OPENAI, agent):
         return _OPENAI_KEY
     return _ANY_KEY
 

@@ -48,7 +48,7 @@ def _list_models(config: ProxyConfig, request: HttpRequest, _: str) -> HttpReply
     if is_claude(request):
         names = list(map(claude_name, names))
     models = [_model(name, request) for name in names]
-    if request.header("anthropic-version") is not None:
+    if request.headers.get("anthropic-version") is not None:
         return HttpReply.json({"data": models, "has_more": False, "first_id": names[0], "last_id": names[-1]})
     return HttpReply.json({"object": "list", "data": models})
 
@@ -61,7 +61,7 @@ def _retrieve_model(config: ProxyConfig, request: HttpRequest, name: str) -> Htt
 
 
 def _model(name: str, request: HttpRequest) -> dict[str, Any]:
-    if request.header("anthropic-version") is None:
+    if request.headers.get("anthropic-version") is None:
         return {"id": name, "object": "model", "created": 0, "owned_by": "deepseek"}
     shown = DISPLAY_NAMES.get(name.removeprefix(CLAUDE_PREFIX), name)
     return {"type": "model", "id": name, "display_name": shown, "created_at": _RELEASED, "lifecycle": "active"}
@@ -199,7 +199,7 @@ class App:
 
     def _reply_without_route(self, request: HttpRequest) -> HttpReply:
         is_read = request.method in ("GET", "HEAD")
-        if is_read and request.path == "/" and "text/html" in (request.header("accept") or ""):
+        if is_read and request.path == "/" and "text/html" in (request.headers.get("accept") or ""):
             # Only here: clients never see it.
             from deepseek_cursor_proxy.api import start_page
 
@@ -278,7 +278,7 @@ def speaks_messages(request: HttpRequest) -> bool:
     path = _normalize(request.path)
     if _MESSAGES_PATH.match(path):
         return True
-    return request.header("anthropic-version") is not None and not _OPENAI_PATH.match(path)
+    return request.headers.get("anthropic-version") is not None and not _OPENAI_PATH.match(path)
 
 
 def _loggable(request: HttpRequest) -> str:

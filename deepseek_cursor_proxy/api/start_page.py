@@ -40,10 +40,10 @@ def _read_page() -> tuple[Template, Headers]:
 
 
 def reply(request: HttpRequest, dashboard_url: str | None) -> HttpReply:
-    host = request.header("host") or "127.0.0.1"
+    host = request.headers.get("host") or "127.0.0.1"
     is_here = is_loopback(host.rpartition(":")[0].strip("[]") or host) or is_loopback(host.strip("[]"))
     # For display only: any client can send the header.
-    scheme = "https" if (request.header("x-forwarded-proto") or "").lower() == "https" else "http"
+    scheme = "https" if (request.headers.get("x-forwarded-proto") or "").lower() == "https" else "http"
     dashboard = "" if dashboard_url is None else _LINK.format(url=html.escape(dashboard_url)) if is_here else _COMMAND
     base = html.escape(f"{scheme}://{host}")
     page, headers = _read_page()

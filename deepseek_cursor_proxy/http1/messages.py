@@ -49,6 +49,7 @@ class HttpRequest(NamedTuple):
     method: str
     path: str
     query: str = ""
+    # By names in lower case.
     headers: Mapping[str, str] = MappingProxyType({})
     read_body: Callable[[], bytes] = bytes
     peer: Peer | None = None
@@ -56,10 +57,6 @@ class HttpRequest(NamedTuple):
     client_ip: str = ""
     # The host[:port] of a request target in absolute form; empty for a plain path.
     authority: str = ""
-
-    def header(self, name: str) -> str | None:
-        """A header's value; `name` is in lower case, as the reader stores them."""
-        return self.headers.get(name)
 
 
 class HttpReply(NamedTuple):

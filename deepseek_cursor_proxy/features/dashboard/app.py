@@ -145,7 +145,7 @@ class AdminAccess:
         """Forbidden for a request under a foreign name, or from a page of another origin."""
         address = Address.of(request)
         foreign = self._hosts.foreign_part(address._replace(origin=None))
-        origin, host = address.origin, (request.header("host") or "").lower()
+        origin, host = address.origin, (request.headers.get("host") or "").lower()
         # https: a reverse proxy of the owner may speak TLS.
         if foreign is None and origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
             foreign = f"Origin: {origin}"

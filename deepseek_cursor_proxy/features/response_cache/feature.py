@@ -48,7 +48,7 @@ class ResponseCache(Feature):
             return
         wanted = client.chat.cache
         if wanted is None:
-            wanted = _CACHE_WORDS.get((client.http.header("x-cache") or "").strip().lower())
+            wanted = _CACHE_WORDS.get((client.http.headers.get("x-cache") or "").strip().lower())
         if wanted is False or (wanted is None and self._setting != "on"):
             return
         client.cache = CacheLookup(self.answers)

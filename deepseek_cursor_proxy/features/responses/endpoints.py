@@ -79,7 +79,7 @@ class ResponsesEndpoint(_Endpoint, GenerationEndpoint):
 
     def refuse_websocket(self, request: HttpRequest, _: str) -> HttpReply:
         """Codex asks for a WebSocket first, and posts at once when it reads 426; anything else costs it seconds."""
-        if (request.header("upgrade") or "").lower() != "websocket":
+        if (request.headers.get("upgrade") or "").lower() != "websocket":
             raise errors.MethodNotAllowed("This path answers POST, OPTIONS.", "POST, OPTIONS")
         raise errors.UpgradeRefused("Responses are streamed over HTTP here; send POST.")
 

@@ -127,8 +127,8 @@ def _options(body: Json) -> SessionOptions:
 
 def _base_url(request: HttpRequest, session: Session) -> str:
     """The base URL of a session, under the name that the client calls the proxy by."""
-    host = request.authority or request.header("host") or ""
+    host = request.authority or request.headers.get("host") or ""
     if not _HOST.fullmatch(host):
         host = "127.0.0.1"
-    scheme = "https" if request.header("x-forwarded-proto") == "https" else "http"
+    scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
     return f"{scheme}://{host}/s/{session.uuid}/v1"
