@@ -278,7 +278,7 @@ class Quotes:
     _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
 
     def __init__(self) -> None:
-        self._unread: list[str] = []
+        self.unread: list[str] = []
         self._last = "\n"
         self._is_quoted_line = False
         # How the open quotation ends, and how many of its tags are open.
@@ -286,12 +286,12 @@ class Quotes:
         self._depth = 0
 
     def add(self, text: str) -> None:
-        self._unread.append(text)
+        self.unread.append(text)
 
     def is_open(self) -> bool:
         # With the character before it, which says whether a line begins here.
-        text, at = self._last + "".join(self._unread), 1
-        self._unread, self._last, paragraph = [], text[-1], at
+        text, at = self._last + "".join(self.unread), 1
+        self.unread, self._last, paragraph = [], text[-1], at
         for blank in self._BLANK_LINE.finditer(text):
             self._is_quoted_line, paragraph = False, blank.end()
         while (found := (self._end or self._BEGIN).search(text, at)) is not None:

@@ -388,8 +388,9 @@ class _Channel:
         """True if a text passes as it is; it then counts as read."""
         if self.holds or self._tail or "<" in text or text[-1] in "\r\n":
             return False
-        self._pass(text)
-        self.quotes.add(text)
+        # Without calls, because this runs for every chunk.
+        self.has_words = self.has_words or not text.isspace()
+        self.quotes.unread.append(text)
         return True
 
     def feed(self, text: str) -> str:
