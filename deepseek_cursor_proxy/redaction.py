@@ -3,10 +3,12 @@
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 # A shorter key is a word, as EMPTY for a server without keys, which other texts contain as well.
 SHORTEST_SECRET = 8
+_NAME_LENGTH = 60
 
 
 def redact_keys(text: str) -> str:
@@ -28,6 +30,14 @@ def safe_text(text: object, limit: int = 200) -> str:
     if result.isprintable():
         return result
     return re.sub(_UNSAFE, lambda match: match[0].encode("unicode_escape").decode(), result)
+
+
+def safe_name(name: str) -> str:
+    """The same for a name, such as that of a model: nearly every request has the names of the last one."""
+    return _short_name(name) if len(name) <= _NAME_LENGTH else safe_text(name, _NAME_LENGTH)
+
+
+_short_name = lru_cache(256)(safe_text)
 
 
 def readable_json(value: Any) -> str:

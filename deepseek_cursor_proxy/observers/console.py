@@ -22,7 +22,7 @@ from deepseek_cursor_proxy.deepseek.prices import format_amount
 from deepseek_cursor_proxy.deepseek.usage import Tokens
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.observers.standard_streams import line_writer
-from deepseek_cursor_proxy.redaction import readable_json, safe_text
+from deepseek_cursor_proxy.redaction import readable_json, safe_name, safe_text
 
 _log = logging.getLogger(__name__)
 
@@ -62,12 +62,11 @@ class Console:
             self._held[event.number] = []
         # For a caller that is not known yet, they are reported with its next request.
         for name in request.dropped if event.key else ():
-            # Names come from the network, so their length is limited.
-            if self._is_first(text := safe_text(name, 60)):
+            if self._is_first(text := safe_name(name)):
                 _log.info("not forwarded to DeepSeek: %s (said once)", text)
-        name = safe_text(request.requested_model, 60)
+        name = safe_name(request.requested_model)
         if request.model != request.requested_model:
-            name += f" → {safe_text(request.model, 60)}"
+            name += f" → {safe_name(request.model)}"
         key = f"{event.key} · " if events.is_name(event.key) else ""
         messages, tools = len(request.messages), len(request.tools) + len(request.server_tools)
         counts = f"{_count(messages, 'message')} · {_count(tools, 'tool')} · {_size(event.body_bytes)}"
@@ -122,7 +121,7 @@ class Console:
         held = self._held.pop(number, None)
         if held is not None and not event.facts.key:
             # The only line: no upstream has accepted the caller.
-            edge, text = "─", f"{safe_text(event.facts.requested_model, 60)} {text}"
+            edge, text = "─", f"{safe_name(event.facts.requested_model)} {text}"
         elif held is not None:
             for line in held:
                 self._write(line)
@@ -137,7 +136,7 @@ class Console:
             self._write(safe_text(line, 1000))
 
     def _report_passed(self, event: events.PassedThrough) -> None:
-        model, outcome = safe_text(event.facts.requested_model, 60), _format_end(event.end)
+        model, outcome = safe_name(event.facts.requested_model), _format_end(event.end)
         caller = f" · {event.facts.key}" if events.is_name(event.facts.key) else ""
         line = f"─ #{event.facts.number} {model}{caller} passed on to {event.host} · {outcome} · {event.seconds:.1f} s"
         self._write(safe_text(line, 1000))
@@ -170,7 +169,7 @@ def _report_upstream(event: events.UpstreamChanged) -> None:
         return
     effect = "others are asked" if event.model else "others are asked first"
     effect = f"its key {event.key} is not used" if event.key else effect
-    effect = f"{effect} for {safe_text(event.model, 60)}" if event.model else effect
+    effect = f"{effect} for {safe_name(event.model)}" if event.model else effect
     _log.warning("upstream %s: %s; %s for %.0f s", event.upstream, safe_text(event.reason), effect, event.seconds)
 
 
@@ -202,7 +201,7 @@ def _format_finished(event: events.Finished) -> tuple[str, str]:
     if event.repair is not None and (repair := event.repair.summary()):
         parts.append(f"repaired: {repair}")
     if event.finish_reason:
-        parts.append(safe_text(event.finish_reason, 40))
+        parts.append(safe_name(event.finish_reason))
     parts.append(f"{event.timing.total:.1f} s")
     if cost is not None:
         parts.append(format_amount(cost.amount, cost.currency, 4))

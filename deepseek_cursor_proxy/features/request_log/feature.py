@@ -13,7 +13,6 @@ import secrets
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from deepseek_cursor_proxy.exchange.services import Services
 from deepseek_cursor_proxy.observers import events
 from deepseek_cursor_proxy.reasoning.restore import OUTCOMES, Turn
 from deepseek_cursor_proxy.reasoning.restore import TurnCounts as TurnCounts
-from deepseek_cursor_proxy.redaction import safe_text
+from deepseek_cursor_proxy.redaction import safe_name, safe_text
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +33,6 @@ _MOST_OF_UNKNOWN = 20
 # Four bytes each; the oldest turns of a longer chat are left out.
 _MOST_TURNS = 600
 _MESSAGE_LENGTH = 200
-_NAME_LENGTH = 60
 _MOST_NAMES = 20
 _REPAIR_LENGTH = 1000
 
@@ -216,14 +214,14 @@ def make_record(event: events.Terminal) -> RequestRecord:
     if isinstance(event, events.Refused):
         return RequestRecord(facts, result, status, message, events.Timing(event.seconds))
     if isinstance(event, events.PassedThrough):
-        return RequestRecord(facts, result, status, message, events.Timing(event.seconds), _safe_name(event.host))
+        return RequestRecord(facts, result, status, message, events.Timing(event.seconds), safe_name(event.host))
     turns, repairs, strip = _NO_TURNS, _NO_REPAIRS, b""
     dropped: tuple[str, ...] = ()
     if (prepared := event.prepared) is not None:
         turns, repairs = prepared.counts, prepared.repairs
         strip = _pack(prepared.turns[-_MOST_TURNS:]) if prepared.turns else b""
-        dropped = tuple(map(_safe_name, prepared.request.dropped[:_MOST_NAMES]))
-    finish_reason = _safe_name(event.finish_reason) if event.finish_reason is not None else None
+        dropped = tuple(map(safe_name, prepared.request.dropped[:_MOST_NAMES]))
+    finish_reason = safe_name(event.finish_reason) if event.finish_reason is not None else None
     repair = _short_repair(event.repair) if event.repair is not None else None
     # Fields by position take half the time.
     return RequestRecord(
@@ -252,21 +250,11 @@ _PROOF_CODES = {proof: code for code, proof in enumerate(_PROOFS)}
 
 def _safe_facts(facts: events.RequestFacts) -> events.RequestFacts:
     """The facts with short and printable names of models."""
-    requested = _safe_name(facts.requested_model)
-    model = requested if facts.model == facts.requested_model else _safe_name(facts.model)
+    requested = safe_name(facts.requested_model)
+    model = requested if facts.model == facts.requested_model else safe_name(facts.model)
     if requested == facts.requested_model and model == facts.model:
         return facts
     return facts._replace(requested_model=requested, model=model)
-
-
-def _safe_name(name: str) -> str:
-    return _short_name(name) if len(name) <= _NAME_LENGTH else safe_text(name, _NAME_LENGTH)
-
-
-@lru_cache(256)
-def _short_name(name: str) -> str:
-    # Nearly every request has the names of the last one.
-    return safe_text(name, _NAME_LENGTH)
 
 
 def open(services: Services) -> Services:
