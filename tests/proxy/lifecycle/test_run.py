@@ -19,7 +19,7 @@ from tests.support.program import COMMAND, PATIENCE, WINDOWS, ServeTest
 
 # Speaks with the proxy that its flags name, then does what its last argument says.
 STAND_IN = """
-import json, os, signal, socket, sys
+import json, os, signal, socket, sys, time
 
 def health():
     address = next(word for word in sys.argv if "base_url=" in word).partition("://")[2].partition("/")[0]
@@ -46,9 +46,9 @@ what = sys.argv[-1]
 if what == "wait":
     # If a test fails and ends `run` alone.
     signal.alarm(600)
-    sys.stdin.read()
+    # A signal that comes just before a wait does not end it.
     while True:
-        signal.pause()
+        time.sleep(0.5)
 if what == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 sys.exit(int(what) if what.isdigit() else 0)
