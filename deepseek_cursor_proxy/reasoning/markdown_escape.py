@@ -19,7 +19,7 @@ nothing worse. A fence that is open at the end is closed by one which is longer 
 import re
 from typing import NamedTuple
 
-from deepseek_cursor_proxy.conversation import add_piece
+from deepseek_cursor_proxy.conversation import MOST_PIECES, join_small_pieces
 
 # A code span that is longer counts as text.
 _LONGEST_SPAN = 500
@@ -169,7 +169,9 @@ class Escaper:
         if text[0] == ":" and self._rest and self._rest[-1].endswith(("]", "\\")):
             # It may end a label.
             return False
-        add_piece(self._rest, text)
+        self._rest.append(text)
+        if len(self._rest) > MOST_PIECES:
+            join_small_pieces(self._rest)
         self._written += len(text)
         return True
 
