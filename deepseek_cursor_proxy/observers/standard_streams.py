@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TextIO
 
 from deepseek_cursor_proxy.redaction import safe_text
@@ -222,4 +223,4 @@ def line_writer(log: logging.Logger) -> Callable[[str], object]:
     for handler in logging.getLogger(log.name.partition(".")[0]).handlers:
         if isinstance(handler, LineHandler):
             return handler.write_line
-    return lambda line: log.info("%s", line)
+    return partial(log.info, "%s")

@@ -87,10 +87,6 @@ class RequestOutline(NamedTuple):
         """Whether this is the same agent, further on."""
         return self.common(other) == len(other.messages) and self.likeness(other) > 0
 
-    def replaces(self, other: "RequestOutline") -> bool:
-        """Whether it takes the place of the other. A first question stays: other agents begin with it, too."""
-        return self.continues(other) and (self.is_opening or not other.is_opening)
-
 
 # By their first word, which is the label of the metric.
 CAUSES = {
@@ -261,7 +257,9 @@ class Chats:
     def record(self, chat: bytes, found: LastRequest | None, now: RequestOutline) -> LastRequest:
         """Record a request that DeepSeek accepted; `found` is the result of `find`."""
         new = LastRequest(now, 1 + len(now.messages) + len(now.tools))
-        replaced = found if found is not None and now.replaces(found.outline) else None
+        # A first question stays: other agents begin with it, too.
+        is_further = found is not None and (now.is_opening or not found.outline.is_opening)
+        replaced = found if found is not None and is_further and now.continues(found.outline) else None
         with self._lock:
             known = self._chats.pop(chat, ())
             # Equal ones come from clients that ask the same at the same time: each found the one before.
